@@ -1,0 +1,91 @@
+"""config.pbtxt is the protobuf ``inference.ModelConfig``: made, read and written here, never formatted by hand.
+
+Everything that Triton would otherwise decide by itself is always written, because what it decides differs by backend
+and version: ``max_batch_size`` (checked before auto-completion), every input and output (with both present the ONNX
+Runtime backend skips auto-completion, so it adds no scheduler of its own), the instance count (ONNX Runtime on a CPU
+defaults to two) and ``intra_op_thread_count`` (its default is every core, for every instance).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from google.protobuf import text_format
+from tritonclient.grpc.model_config_pb2 import DataType, ModelConfig, ModelInstanceGroup
+
+from tritonbatch.errors import InvalidInput
+from tritonbatch.models.model import TensorSpec
+
+MODEL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Instances:
+    """How many instances run a model, on what *kind* of device, each with how many threads within an operator."""
+
+    count: int = 1
+    kind: str = "KIND_CPU"
+    intra_op_threads: int = 1
+
+
+def onnx_config(
+    name: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    max_batch_size: int,
+    instances: Instances,
+) -> ModelConfig:
+    """The complete configuration of an ONNX model without a scheduler: the stem that variants grow from.
+
+    Raises:
+        InvalidInput: the name cannot be a directory, or a number is out of range.
+    """
+    _check(name, max_batch_size, instances)
+    config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch_size)
+    for spec in inputs:
+        config.input.add(name=spec.name, data_type=DataType.Value(spec.data_type), dims=spec.dims)
+    for spec in outputs:
+        config.output.add(name=spec.name, data_type=DataType.Value(spec.data_type), dims=spec.dims)
+    config.instance_group.add(count=instances.count, kind=ModelInstanceGroup.Kind.Value(instances.kind))
+    config.parameters["intra_op_thread_count"].string_value = str(instances.intra_op_threads)
+    return config
+
+
+def _check(name: str, max_batch_size: int, instances: Instances) -> None:
+    if not MODEL_NAME.fullmatch(name):
+        raise InvalidInput(f"Model name {name!r} cannot be used: expected letters, digits, '_', '-' and '.' only.")
+    if max_batch_size < 2:
+        raise InvalidInput(f"max_batch_size is {max_batch_size}: expected at least 2, or there is nothing to batch.")
+    for what, number in (("instance count", instances.count), ("thread count", instances.intra_op_threads)):
+        if number < 1:
+            raise InvalidInput(f"The {what} is {number}: expected at least 1.")
+
+
+def config_text(config: ModelConfig, comment: str = "") -> str:
+    """*config* as a text protobuf, below *comment*, one ``#`` line for each of its lines."""
+    header = "".join(f"# {line}\n" for line in comment.splitlines())
+    return f"{header}{text_format.MessageToString(config).rstrip()}\n"
+
+
+def read_config(path: Path) -> ModelConfig:
+    """Parse a config.pbtxt.
+
+    Raises:
+        InvalidInput: it cannot be read, or is not a text protobuf of ModelConfig; names file, line and column.
+    """
+    try:
+        return text_format.Parse(path.read_text(encoding="utf-8"), ModelConfig())
+    except OSError as error:
+        raise InvalidInput(f"Cannot read {path}: {error.strerror}; expected a config.pbtxt.") from error
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"{path} is not a valid config.pbtxt: {error}.") from error
+
+
+def scheduler_of(config: ModelConfig) -> str:
+    """The scheduler that *config* asks for: ``default``, ``dynamic``, ``sequence`` or ``ensemble``."""
+    kind = config.WhichOneof("scheduling_choice")
+    return str(kind).partition("_")[0] if kind else "default"

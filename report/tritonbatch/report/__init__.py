@@ -1,0 +1,1 @@
+"""Measurements made readable: the verdict, the terminal table and the page. Measures and decides nothing else."""

@@ -1,0 +1,108 @@
+"""Triton's `onnxruntime` backend, for the embedded server, which ships without the native one.
+
+Triton loads this Python-based backend for `backend: "onnxruntime"` only when no libtriton_onnxruntime.so is found, so
+the same repository is served natively on the GPU image. It runs in a stub process with an isolated interpreter:
+it may import numpy, onnxruntime and Triton's own module, nothing else. It does not decide what is batched: `execute`
+receives the requests that Triton's scheduler put together, runs them as one batch and splits the result.
+"""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnxruntime as ort
+import triton_python_backend_utils as pb_utils
+
+# https://github.com/triton-inference-server/onnxruntime_backend: graph.level -1 basic, 1 extended, 2 disabled.
+GRAPH_LEVELS = {
+    -1: ort.GraphOptimizationLevel.ORT_ENABLE_BASIC,
+    1: ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED,
+    2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
+}
+
+
+class TritonPythonModel:
+    """One instance of one model: one ONNX Runtime session in one process."""
+
+    def initialize(self, args):
+        """Open the session that config.pbtxt describes; a failure here fails the load with its message."""
+        config = json.loads(args["model_config"])
+        self.batching = config["max_batch_size"] > 0
+        self.inputs = [tensor["name"] for tensor in config["input"]]
+        self.outputs = [tensor["name"] for tensor in config["output"]]
+        if texts := [t["name"] for t in config["output"] if t["data_type"] == "TYPE_STRING"]:
+            msg = f"output '{texts[0]}' is TYPE_STRING, which the embedded server cannot return; serve it from the image"
+            raise pb_utils.TritonModelException(msg)
+        self.text_inputs = {t["name"] for t in config["input"] if t["data_type"] == "TYPE_STRING"}
+        filename = config.get("default_model_filename") or "model.onnx"
+        path = Path(args["model_repository"]) / args["model_version"] / filename
+        self.session = ort.InferenceSession(str(path), _options(config), providers=_providers(args))
+
+    def execute(self, requests):
+        """Run *requests* as one batch; every request gets its own rows back, or all get the same error."""
+        try:
+            feeds = [self._feed(request) for request in requests]
+            rows = [len(feed[self.inputs[0]]) if self.batching else 1 for feed in feeds]
+            arrays = self.session.run(self.outputs, _joined(feeds))
+            return self._responses(arrays, rows)
+        except Exception as error:  # noqa: BLE001 - whatever fails must reach the callers as their error
+            failure = pb_utils.TritonError(f"{type(error).__name__}: {error}")
+            return [pb_utils.InferenceResponse(error=failure) for _ in requests]
+
+    def _feed(self, request):
+        feed = {}
+        for name in self.inputs:
+            tensor = pb_utils.get_input_tensor_by_name(request, name)
+            if tensor is not None:  # an optional input may be absent
+                array = tensor.as_numpy()
+                feed[name] = _text(array) if name in self.text_inputs else array
+        return feed
+
+    def _responses(self, arrays, rows):
+        if len(rows) == 1:
+            return [self._response(arrays)]
+        for name, array in zip(self.outputs, arrays, strict=True):
+            if len(array) != sum(rows):
+                msg = f"output '{name}' has {len(array)} rows for a batch of {sum(rows)}; it lacks the batch axis"
+                raise ValueError(msg)
+        cuts = np.cumsum(rows)[:-1]
+        parts = zip(*(np.split(array, cuts) for array in arrays), strict=True)
+        return [self._response(part) for part in parts]
+
+    def _response(self, arrays):
+        named = zip(self.outputs, arrays, strict=True)
+        return pb_utils.InferenceResponse([_tensor(name, array) for name, array in named])
+
+
+def _joined(feeds):
+    if len(feeds) == 1:
+        return feeds[0]
+    return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
+
+
+def _text(array):
+    return np.array([item.decode() for item in array.ravel()], np.object_).reshape(array.shape)
+
+
+def _tensor(name, array):
+    # pb_utils.Tensor(name, array) reads a NumPy 1 structure: under NumPy 2 every tensor has 0 bytes. DLPack is stable.
+    return pb_utils.Tensor.from_dlpack(name, np.ascontiguousarray(array))
+
+
+def _options(config):
+    options = ort.SessionOptions()
+    parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+    options.intra_op_num_threads = int(parameters.get("intra_op_thread_count", 0))
+    options.inter_op_num_threads = int(parameters.get("inter_op_thread_count", 0))
+    if parameters.get("execution_mode") == "1":
+        options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    level = config.get("optimization", {}).get("graph", {}).get("level", 0)
+    options.graph_optimization_level = GRAPH_LEVELS.get(level, ort.GraphOptimizationLevel.ORT_ENABLE_ALL)
+    return options
+
+
+def _providers(args):
+    if args["model_instance_kind"] != "GPU":
+        return ["CPUExecutionProvider"]
+    return [("CUDAExecutionProvider", {"device_id": args["model_instance_device_id"]}), "CPUExecutionProvider"]
+
