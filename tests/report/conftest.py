@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tritonbatch.client.counters import Executions
+from tritonbatch.loadtest.plan import Load
 from tritonbatch.loadtest.records import Records
 from tritonbatch.observe.measurement import (
     OK,
-    Executions,
     Latency,
-    Load,
     Measurement,
     errors_of,
     latency_of,
@@ -63,8 +63,10 @@ def simulate(model: str, variant: str, load: Load, curve: Curve) -> tuple[Record
         size = most if variant == "static" else last - first
         service_ms = curve(size) * rng.lognormal(0, 0.08)
         free_ms = ready_ms + service_ms + 0.25
-        records.sent_ns[first:last] = (max(ready_ms, arrivals_ms[first]) * 1e6) if variant == "static" else (
-            records.intended_ns[first:last] + rng.integers(10_000, 200_000, last - first)
+        records.sent_ns[first:last] = (
+            (max(ready_ms, arrivals_ms[first]) * 1e6)
+            if variant == "static"
+            else (records.intended_ns[first:last] + rng.integers(10_000, 200_000, last - first))
         )
         records.done_ns[first:last] = int(free_ms * 1e6) + 200_000
         records.batch[first:last] = size if variant == "static" else 1
@@ -143,7 +145,9 @@ LIGHT = Load(name="steady", rate_per_s=180, requests=2000, seed=7)
 HEAVY = Load(name="saturating", rate_per_s=3000, requests=20_000, seed=11)
 
 
-def quick(variant: str, load: Load, per_s: float, p99_ms: float, executions: dict[int, tuple[int, float]]) -> Measurement:
+def quick(
+    variant: str, load: Load, per_s: float, p99_ms: float, executions: dict[int, tuple[int, float]]
+) -> Measurement:
     """A measurement from its decisive numbers; *executions* is batch size: (count, t(B) in ms)."""
     latency = Latency(p50_ms=p99_ms / 2, p95_ms=p99_ms * 0.9, p99_ms=p99_ms)
     return Measurement(
@@ -187,8 +191,3 @@ def not_helped() -> list[Measurement]:
         quick("static", HEAVY, 96, 52_000, {16: (1250, 167.0)}),
         quick("dynamic", HEAVY, 95, 54_000, {16: (1250, 167.0)}),
     ]
-
-
-def with_errors(measurement: Measurement, **errors: int) -> Measurement:
-    """*measurement* with failures of these kinds."""
-    return replace(measurement, errors=errors)

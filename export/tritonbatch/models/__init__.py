@@ -1,0 +1,1 @@
+"""Real models by name, each with its tensor specs and a fixed seed."""

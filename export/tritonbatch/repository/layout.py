@@ -1,9 +1,9 @@
 """Where things lie in a Triton model repository, and how files get there whole.
 
-    <repository>/<model>/config.pbtxt            what a plain tritonserver serves: the dynamic variant
-    <repository>/<model>/configs/<variant>.pbtxt what `--model-config-name=<variant>` serves
-    <repository>/<model>/<version>/model.onnx    the weights
-    <repository>/<model>/samples.npz             inputs that make sense to the model, for load generators
+<repository>/<model>/config.pbtxt            what a plain tritonserver serves: the dynamic variant
+<repository>/<model>/configs/<variant>.pbtxt what `--model-config-name=<variant>` serves
+<repository>/<model>/<version>/model.onnx    the weights
+<repository>/<model>/samples.npz             inputs that make sense to the model, for load generators
 """
 
 from __future__ import annotations
@@ -59,7 +59,9 @@ def variant_config(repository: Path, model: str, variant: str) -> ModelConfig:
     path = folder / f"{variant}.pbtxt"
     if not path.is_file():
         present = ", ".join(sorted(file.stem for file in folder.glob("*.pbtxt"))) or "none"
-        raise InvalidInput(f"No variant {variant!r} of {model} in {folder}: it has {present}; run `tritonbatch export`.")
+        raise InvalidInput(
+            f"No variant {variant!r} of {model} in {folder}: it has {present}; run `tritonbatch export`."
+        )
     return read_config(path)
 
 
@@ -72,5 +74,7 @@ def models_in(repository: Path) -> list[str]:
     if not repository.is_dir():
         raise InvalidInput(f"No model repository at {repository}: expected a folder; run `tritonbatch export` first.")
     return sorted(
-        path.name for path in repository.iterdir() if (path / "configs").is_dir() and any(path.glob("[0-9]*/model.onnx"))
+        path.name
+        for path in repository.iterdir()
+        if (path / "configs").is_dir() and any(path.glob("[0-9]*/model.onnx"))
     )

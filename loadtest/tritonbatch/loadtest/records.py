@@ -105,7 +105,9 @@ def read_records(path: Path) -> Records:
         first = table.slice(0, 1).to_pylist()
         columns = {name: table.column(name) for name in SCHEMA.names}
     except (OSError, pa.ArrowInvalid, KeyError) as error:
-        raise InvalidInput(f"Cannot read records from {path}: {error}; expected a file that `compare` wrote.") from error
+        raise InvalidInput(
+            f"Cannot read records from {path}: {error}; expected a file that `compare` wrote."
+        ) from error
     if not first:
         raise InvalidInput(f"{path} holds no records; expected at least one request; run `compare` again.")
     head = first[0]
@@ -116,7 +118,7 @@ def read_records(path: Path) -> Records:
     return records
 
 
-def _constant(text: str, rows: int) -> pa.DictionaryArray[Any]:
+def _constant(text: str, rows: int) -> pa.Array[Any]:
     return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int16), [text])
 
 

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from tritonbatch.client.counters import Executions
+from tritonbatch.loadtest.plan import Load
 from tritonbatch.loadtest.records import STATUSES, Records
 
 OK = STATUSES.index("ok")
@@ -24,29 +26,6 @@ class Latency:
     p50_ms: float
     p95_ms: float
     p99_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Executions:
-    """The executions of one batch size: how many there were, and what one took.
-
-    ``occupancy_ms`` is compute input + infer + output, the mean time that one execution kept its instance busy.
-    """
-
-    batch_size: int
-    count: int
-    occupancy_ms: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Load:
-    """The arrivals of a run. *loop* is ``open`` (arrivals do not wait for answers) or ``closed``."""
-
-    name: str
-    rate_per_s: float
-    requests: int
-    seed: int
-    loop: str = "open"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

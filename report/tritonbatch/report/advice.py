@@ -7,7 +7,7 @@ import math
 from tritonbatch.observe.measurement import Measurement
 from tritonbatch.report.evidence import OFFLINE_WORTHWHILE, WORTHWHILE, Evidence, gain, typical_batch, worse
 from tritonbatch.report.explanation import kept_up
-from tritonbatch.report.wording import errors_text, listing, milliseconds, rate, times
+from tritonbatch.report.wording import kinds_text, listing, milliseconds, rate, times
 
 
 def advise(evidence: Evidence) -> str:
@@ -47,9 +47,7 @@ def _unsaturated(evidence: Evidence) -> str:
 def _online(evidence: Evidence) -> str:
     serial, batched = evidence.serial, evidence.batched
     if batched is None:
-        reason = "the other variants can only serve requests that wait for their batch to fill"
-        chosen = serial or evidence.static
-        return f"Of the variants of {evidence.model} here {_name(chosen)}, and {reason}"
+        return _nothing_batched(evidence, serial)
     if serial is None:
         return (
             f"Serve {evidence.model} with {batched.variant} for online traffic: it {_carried(batched)}"
@@ -60,12 +58,17 @@ def _online(evidence: Evidence) -> str:
     return _worthwhile(evidence, serial, batched)
 
 
-def _name(measurement: Measurement | None) -> str:
-    return f"{measurement.variant} {_carried(measurement)}" if measurement else "none carried anything"
+def _nothing_batched(evidence: Evidence, serial: Measurement | None) -> str:
+    if serial is None:
+        carried = listing([f"{m.variant} {_carried(m)}" for m in evidence.heavy.values()])
+        return f"The variants of {evidence.model} here only suit jobs that can wait: {carried}"
+    chosen = f"Serve {evidence.model} with {serial.variant} for online traffic"
+    return f"{chosen}: it {_carried(serial)}, and no other online variant gave usable numbers"
 
 
 def _worthwhile(evidence: Evidence, serial: Measurement, batched: Measurement) -> str:
-    carried = f"at saturation it {_carried(batched)}, {_times_serial(serial, batched)}{_because(evidence, batched)}"
+    where = f"under {batched.load.name}" if kept_up(batched) else "at saturation"
+    carried = f"{where} it {_carried(batched)}, {_times_serial(serial, batched)}{_because(evidence, batched)}"
     light, light_serial = evidence.light.get(batched.variant), evidence.light.get(serial.variant)
     online = f"Serve {evidence.model} with {batched.variant} for online traffic: {carried}"
     if light is None or light_serial is None:
@@ -82,15 +85,17 @@ def _worthwhile(evidence: Evidence, serial: Measurement, batched: Measurement) -
 
 
 def _not_worthwhile(evidence: Evidence, serial: Measurement, batched: Measurement) -> str:
-    so, why = "so ", _why_not(evidence, batched)
+    why = _why_not(evidence, batched)
     against = f"{rate(batched.throughput_per_s)} against {rate(serial.throughput_per_s)}"
-    effect = f"{so if why else ''}{batched.variant} carried only {_times_serial(serial, batched)} ({against})"
+    effect = f"{why}{batched.variant} carried only {_times_serial(serial, batched)} ({against})"
     choice = f"{serial.variant} or {batched.variant} without a queue delay"
     light, light_serial = evidence.light.get(batched.variant), evidence.light.get(serial.variant)
     if light and light_serial and worse(light, light_serial):
         p99, p99_serial = milliseconds(light.latency.p99_ms), milliseconds(light_serial.latency.p99_ms)
         choice = f"{serial.variant}, whose p99 at {rate(light.load.rate_per_s)} is {p99_serial} against {p99}"
-    return f"Batching hardly helps {evidence.model} here: {why}{effect}; keep batches small ({choice})"
+    static = evidence.static
+    what = "Batching online traffic" if static and gain(static, serial) >= WORTHWHILE else "Batching"
+    return f"{what} hardly helps {evidence.model} here: {effect}; keep batches small ({choice})"
 
 
 def _why_not(evidence: Evidence, batched: Measurement) -> str:
@@ -100,8 +105,8 @@ def _why_not(evidence: Evidence, batched: Measurement) -> str:
         return ""
     ratio = evidence.curve[size] / one_ms
     if size / ratio >= WORTHWHILE**2:
-        return f"although an execution of {size} takes only {times(ratio)} times one of 1, other time decides here, "
-    return f"an execution of {size} takes {times(ratio)} times one of 1, "
+        return f"although an execution of {size} takes only {times(ratio)} times one of 1, "
+    return f"an execution of {size} takes {times(ratio)} times one of 1, so "
 
 
 def _because(evidence: Evidence, batched: Measurement) -> str:
@@ -120,8 +125,10 @@ def _offline(evidence: Evidence) -> list[str]:
     wait = _static_wait(evidence, static, online)
     if gain(static, online) >= OFFLINE_WORTHWHILE:
         more = f"{times(gain(static, online))} times {online.variant}"
-        return [f"take {static.variant} for offline jobs that can wait: it {_carried(static)}, {more}{wait}"]
-    return [f"{static.variant} {_carried(static)}, no more than {online.variant}, so offline jobs gain nothing{wait}"]
+        taken = f"take {static.variant} for offline jobs that can wait: it {_carried(static)}, {more}"
+        return [f"{taken}, but {wait}" if wait else taken]
+    none = f"offline jobs gain nothing from {static.variant}, which {_carried(static)}, no more than {online.variant}"
+    return [f"{none}, and {wait}" if wait else none]
 
 
 def _static_wait(evidence: Evidence, static: Measurement, online: Measurement) -> str:
@@ -129,13 +136,13 @@ def _static_wait(evidence: Evidence, static: Measurement, online: Measurement) -
     if light is None or other is None or not worse(light, other):
         return ""
     p99 = f"its p99 at {rate(light.load.rate_per_s)} is {milliseconds(light.latency.p99_ms)}"
-    return f", but {p99}, because requests wait until a batch is full"
+    return f"{p99}, because requests wait until a batch is full"
 
 
 def _failures(evidence: Evidence) -> list[str]:
     return [
-        f"{m.variant} is not recommended, having failed {errors_text(m)} of {m.requests:,} requests at "
-        f"{rate(m.load.rate_per_s)}"
+        f"{m.variant} is not recommended, because {m.failed:,} of {m.requests:,} requests failed under {m.load.name} "
+        f"({kinds_text(m.errors)})"
         for m in evidence.failing
     ]
 

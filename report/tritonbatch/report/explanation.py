@@ -9,13 +9,13 @@ A number that the server did not report stays NaN; nothing is extrapolated.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from tritonbatch.observe.measurement import Measurement, service_curve
-from tritonbatch.report.wording import demand, milliseconds, percent, rate, significant, times
+from tritonbatch.report.wording import demand, milliseconds, percent, rate, times, trimmed
 
 KEPT_UP = 0.95
 """From this share of the offered rate on, a variant kept up and its capacity stays unknown; the last answers of a
@@ -56,9 +56,7 @@ def gain_table(measurements: Sequence[Measurement]) -> tuple[Gain, ...]:
     """t(B), t(B)/t(1), B/t(B) and its factor over B = 1, by batch size."""
     curve = service_curve(measurements)
     one_ms = curve.get(1, math.nan)
-    counts = dict.fromkeys(curve, 0)
-    for e in (e for m in measurements for e in m.executions if e.count):
-        counts[e.batch_size] += e.count
+    counts = _counts(measurements)
     return tuple(
         Gain(
             batch_size=size,
@@ -103,6 +101,14 @@ def explain(heavy: Mapping[str, Measurement], baseline: Measurement | None, curv
     return "\n".join([one, *(_paragraph(m, baseline, curve) for m in heavy.values() if m is not baseline)])
 
 
+def _counts(measurements: Iterable[Measurement]) -> dict[int, int]:
+    """How many executions of each batch size there were, over all of *measurements*."""
+    counts: dict[int, int] = {}
+    for e in (e for m in measurements for e in m.executions if e.count):
+        counts[e.batch_size] = counts.get(e.batch_size, 0) + e.count
+    return dict(sorted(counts.items()))
+
+
 def _interpolate(curve: Mapping[int, float], batch: float) -> float:
     sizes = [size for size, t_ms in curve.items() if t_ms > 0]
     if not sizes or not min(sizes) <= batch <= max(sizes):
@@ -127,7 +133,7 @@ def _paragraph(measurement: Measurement, baseline: Measurement | None, curve: Ma
         carried += f", {times(found.measured_per_s / baseline.throughput_per_s)} times {baseline.variant}"
     if math.isnan(found.predicted_per_s):
         return f"{measurement.variant}: the server reported no executions, so nothing is predicted; {carried}."
-    mean = significant(found.mean_batch)
+    mean = trimmed(found.mean_batch)
     could = f"{mean}/t({mean}) = {rate(found.predicted_per_s)}"
     if curve.get(1):
         could += f", {times(found.predicted_per_s * curve[1] / 1000)} times 1/t(1)"

@@ -21,6 +21,7 @@ from tritonbatch.report.wording import (
     by_model,
     errors_text,
     executions_text,
+    kinds_text,
     load_text,
     per_second,
     significant,
@@ -30,7 +31,12 @@ from tritonbatch.report.wording import (
 WIDE = 100
 """Columns from which executions fit into the table; on a narrower terminal they follow below it."""
 
-NUMBERS = ("throughput/s", "p50 ms", "p95 ms", "p99 ms", "p99 sent", "mean batch")
+ROOMY = 115
+"""Columns from which there is room for two spaces between the cells."""
+
+HEADS = ("through-\nput /s", "p50\nms", "p95\nms", "p99\nms", "p99\nsent", "mean\nbatch")
+NUMBERS = ("throughput/s", "p50 ms", "p95 ms", "p99 ms", "p99 sent ms", "mean batch")
+GAIN_HEADS = ("B", "executions", "t(B) ms", "t(B)/t(1)", "B/t(B) /s", f"{TIMES} over B=1")
 NOTE = (
     "Latency of the requests that succeeded, from the intended start; p99 sent counts from sending. "
     f"Executions: batch size{TIMES}count, as the server counted them."
@@ -47,24 +53,24 @@ class ResultsTable:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         wide = options.max_width >= WIDE
         yield Text(self.model, style="bold")
-        yield self._table(wide=wide)
+        yield self._table(wide=wide, gap=2 if options.max_width >= ROOMY else 1)
         if not wide:
             yield Text.assemble(*self._executions(), overflow="fold")
         yield Text(NOTE, style="dim")
 
-    def _table(self, *, wide: bool) -> Table:
-        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1) if wide else (0, 1, 0, 0))
+    def _table(self, *, wide: bool, gap: int) -> Table:
+        table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, gap, 0, 0))
         table.add_column("load", overflow="fold", min_width=10)
         table.add_column("variant", overflow="fold", style="bold", min_width=7)
-        for name in NUMBERS:
-            table.add_column(_stacked(name), justify="right", no_wrap=True)
+        for head in HEADS:
+            table.add_column(head, justify="right", no_wrap=True)
         if wide:
             table.add_column("executions", overflow="fold", min_width=16)
-        table.add_column("failed", overflow="fold", justify="right" if not wide else "left")
+        table.add_column("failed", overflow="fold", min_width=11 if any(m.failed for m in self.measurements) else 6)
         for group in by_load(self.measurements):
             for m, load in zip(group, _load_cells(group), strict=True):
                 executions = [Text(executions_text(m), style="dim")] if wide else []
-                failed = Text(errors_text(m), style="bold red" if m.failed else "green")
+                failed = Text(errors_text(m, kinds=wide), style="bold red" if m.failed else "green")
                 table.add_row(Text(load), Text(m.variant), *map(Text, numbers(m)), *executions, failed)
             table.add_section()
         return table
@@ -74,6 +80,8 @@ class ResultsTable:
         for m in self.measurements:
             yield (f"  {m.load.name} {m.variant}  ", "")
             yield (f"{executions_text(m)}\n", "dim")
+            if m.failed:
+                yield (f"    failed: {kinds_text(m.errors)}\n", "bold red")
 
 
 def results_tables(measurements: Iterable[Measurement]) -> list[ResultsTable]:
@@ -83,13 +91,27 @@ def results_tables(measurements: Iterable[Measurement]) -> list[ResultsTable]:
 
 def gains_table(verdict: Verdict) -> Table:
     """t(B) and the factor it allows, by batch size."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption_justify="left")
-    for name in ("B", "executions", "t(B) ms", "t(B)/t(1)", "B/t(B) /s", f"{TIMES} over B=1"):
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    for name in GAIN_HEADS:
         table.add_column(name, justify="right")
-    for g in verdict.gains:
-        cells = (significant(g.occupancy_ms), times(g.times_one), per_second(g.per_s), times(g.gain))
-        table.add_row(str(g.batch_size), f"{g.executions:,}", *cells)
+    for row in gain_rows(verdict):
+        table.add_row(*row)
     return table
+
+
+def gain_rows(verdict: Verdict) -> list[tuple[str, ...]]:
+    """The cells under :data:`GAIN_HEADS`, a row per batch size."""
+    return [
+        (
+            str(g.batch_size),
+            f"{g.executions:,}",
+            significant(g.occupancy_ms),
+            times(g.times_one),
+            per_second(g.per_s),
+            times(g.gain),
+        )
+        for g in verdict.gains
+    ]
 
 
 def markdown_table(measurements: Sequence[Measurement]) -> str:
@@ -120,10 +142,6 @@ def _escape(text: str) -> str:
     """*text* without any meaning to Markdown or HTML, on one line; an underscore inside a word has none."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return "".join(f"\\{c}" if c in "\\|`*[]" else c for c in " ".join(text.split()))
-
-
-def _stacked(name: str) -> str:
-    return name.replace(" ", "\n").replace("/s", "\n/s")
 
 
 def _load_cells(group: Sequence[Measurement]) -> list[str]:

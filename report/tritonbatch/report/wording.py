@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 
-from tritonbatch.observe.measurement import Load, Measurement
+from tritonbatch.loadtest.plan import Load
+from tritonbatch.observe.measurement import Measurement
 
 MISSING = "\N{EN DASH}"
 TIMES = "\N{MULTIPLICATION SIGN}"
@@ -21,15 +22,20 @@ def significant(value: float, digits: int = 3) -> str:
     return f"{round(value, decimals):,.{max(decimals, 0)}f}"
 
 
+def trimmed(value: float) -> str:
+    """*value* to three digits, 54.0 being written 54."""
+    text = significant(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
 def per_second(value: float) -> str:
     """A rate for a table: whole from 100/s on, three digits below."""
     return f"{value:,.0f}" if value >= 99.95 else significant(value)
 
 
 def rate(value: float) -> str:
-    """A rate for a sentence, with its unit; 54.0 is written 54."""
-    text = significant(value)
-    return f"{text.rstrip('0').rstrip('.') if '.' in text else text}/s"
+    """A rate for a sentence, with its unit."""
+    return f"{trimmed(value)}/s"
 
 
 def milliseconds(value: float) -> str:
@@ -55,12 +61,12 @@ def load_text(load: Load) -> str:
     return f"{arrivals}, {load.loop} loop"
 
 
-def errors_text(measurement: Measurement) -> str:
-    """Failed requests with their share and kinds, or ``0``."""
+def errors_text(measurement: Measurement, *, kinds: bool = True) -> str:
+    """Failed requests with their share and, if asked for, their kinds; or ``0``."""
     if not measurement.failed:
         return "0"
     share = percent(measurement.failed / measurement.requests)
-    return f"{measurement.failed:,} ({share}: {kinds_text(measurement.errors)})"
+    return f"{measurement.failed:,} ({share}{f': {kinds_text(measurement.errors)}' if kinds else ''})"
 
 
 def kinds_text(errors: Mapping[str, int]) -> str:

@@ -62,7 +62,7 @@ class EmbeddedServer:
         *,
         config_name: str | None = None,
         models: Sequence[str] = (),
-        ports: Ports = Ports(),  # noqa: B008 - frozen
+        ports: Ports = Ports(),
         arguments: Sequence[str] = (),
         ready_timeout_s: float = 120.0,
     ) -> None:

@@ -1,4 +1,4 @@
-"""Run a server and never outlive the process that asked for it: a script, started by :mod:`tritonbatch.server.embedded`.
+"""Run a server and never outlive the process that asked for it; a script that `embedded.py` starts.
 
     guard.py EXIT_TIMEOUT_S SHM_PREFIX COMMAND…
 
@@ -8,6 +8,7 @@ Then it sweeps the server's process group (the Python stubs) and its shared memo
 only, so that it starts in milliseconds.
 """
 
+import contextlib
 import ctypes
 import os
 import select
@@ -54,10 +55,8 @@ def _stop(server: subprocess.Popen[bytes], exit_timeout_s: float) -> None:
 
 
 def _sweep(group: int, shm_prefix: str) -> None:
-    try:
+    with contextlib.suppress(ProcessLookupError):  # the usual case: the server's stubs ended with it
         os.killpg(group, signal.SIGKILL)
-    except ProcessLookupError:
-        pass  # the usual case: the server's stubs ended with it
     for region in Path("/dev/shm").glob(f"{shm_prefix}*"):  # noqa: S108 - where POSIX shared memory lives
         region.unlink(missing_ok=True)
 

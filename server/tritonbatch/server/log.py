@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-# glog: severity letter, date, time, thread, file:line, then the message; 2.51 prints `E1130 08:…  1 model.cc:1] "text"`.
+# glog: severity letter, date, time, thread, file:line], then the message in quotes.
 _ERROR = re.compile(r"^E\d{4} [\d:.]+ \d+ \S+:\d+\] (?P<message>.+)$", re.MULTILINE)
 _FATAL = re.compile(r"^error: (?P<message>.+)$", re.MULTILINE)
 # Every start on a machine without a GPU prints this one; it is never the reason.

@@ -6,10 +6,15 @@ it may import numpy, onnxruntime and Triton's own module, nothing else. It does 
 receives the requests that Triton's scheduler put together, runs them as one batch and splits the result.
 """
 
+from __future__ import annotations
+
 import json
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnxruntime as ort
 import triton_python_backend_utils as pb_utils
 
@@ -20,25 +25,29 @@ GRAPH_LEVELS = {
     2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 
+Array = npt.NDArray[Any]
+
 
 class TritonPythonModel:
     """One instance of one model: one ONNX Runtime session in one process."""
 
-    def initialize(self, args):
+    def initialize(self, args: dict[str, str]) -> None:
         """Open the session that config.pbtxt describes; a failure here fails the load with its message."""
         config = json.loads(args["model_config"])
         self.batching = config["max_batch_size"] > 0
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = [tensor["name"] for tensor in config["output"]]
         if texts := [t["name"] for t in config["output"] if t["data_type"] == "TYPE_STRING"]:
-            msg = f"output '{texts[0]}' is TYPE_STRING, which the embedded server cannot return; serve it from the image"
+            msg = (
+                f"output '{texts[0]}' is TYPE_STRING, which the embedded server cannot return; serve it from the image"
+            )
             raise pb_utils.TritonModelException(msg)
         self.text_inputs = {t["name"] for t in config["input"] if t["data_type"] == "TYPE_STRING"}
         filename = config.get("default_model_filename") or "model.onnx"
         path = Path(args["model_repository"]) / args["model_version"] / filename
         self.session = ort.InferenceSession(str(path), _options(config), providers=_providers(args))
 
-    def execute(self, requests):
+    def execute(self, requests: list[Any]) -> list[Any]:
         """Run *requests* as one batch; every request gets its own rows back, or all get the same error."""
         try:
             feeds = [self._feed(request) for request in requests]
@@ -49,7 +58,7 @@ class TritonPythonModel:
             failure = pb_utils.TritonError(f"{type(error).__name__}: {error}")
             return [pb_utils.InferenceResponse(error=failure) for _ in requests]
 
-    def _feed(self, request):
+    def _feed(self, request: Any) -> dict[str, Array]:
         feed = {}
         for name in self.inputs:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
@@ -58,7 +67,7 @@ class TritonPythonModel:
                 feed[name] = _text(array) if name in self.text_inputs else array
         return feed
 
-    def _responses(self, arrays, rows):
+    def _responses(self, arrays: list[Array], rows: list[int]) -> list[Any]:
         if len(rows) == 1:
             return [self._response(arrays)]
         for name, array in zip(self.outputs, arrays, strict=True):
@@ -69,27 +78,27 @@ class TritonPythonModel:
         parts = zip(*(np.split(array, cuts) for array in arrays), strict=True)
         return [self._response(part) for part in parts]
 
-    def _response(self, arrays):
+    def _response(self, arrays: Sequence[Array]) -> Any:
         named = zip(self.outputs, arrays, strict=True)
         return pb_utils.InferenceResponse([_tensor(name, array) for name, array in named])
 
 
-def _joined(feeds):
+def _joined(feeds: list[dict[str, Array]]) -> dict[str, Array]:
     if len(feeds) == 1:
         return feeds[0]
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
-def _text(array):
+def _text(array: Array) -> Array:
     return np.array([item.decode() for item in array.ravel()], np.object_).reshape(array.shape)
 
 
-def _tensor(name, array):
+def _tensor(name: str, array: Array) -> Any:
     # pb_utils.Tensor(name, array) reads a NumPy 1 structure: under NumPy 2 every tensor has 0 bytes. DLPack is stable.
     return pb_utils.Tensor.from_dlpack(name, np.ascontiguousarray(array))
 
 
-def _options(config):
+def _options(config: dict[str, Any]) -> ort.SessionOptions:
     options = ort.SessionOptions()
     parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
     options.intra_op_num_threads = int(parameters.get("intra_op_thread_count", 0))
@@ -101,8 +110,7 @@ def _options(config):
     return options
 
 
-def _providers(args):
+def _providers(args: dict[str, str]) -> list[Any]:
     if args["model_instance_kind"] != "GPU":
         return ["CPUExecutionProvider"]
     return [("CUDAExecutionProvider", {"device_id": args["model_instance_device_id"]}), "CPUExecutionProvider"]
-

@@ -1,0 +1,117 @@
+"""A torch module to an ONNX file with a dynamic batch axis. Knows nothing about whether the result is right."""
+
+from __future__ import annotations
+
+import logging
+import re
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tritonbatch.errors import ExportRejected, NotSupported
+from tritonbatch.export.onnx_file import INLINE_LIMIT_BYTES
+from tritonbatch.models.model import Arrays, Model
+from tritonbatch.models.optional import needing
+
+if TYPE_CHECKING:
+    import torch
+
+OPSET = 18
+# The exporter takes a size of 1 for a constant, so the example that it traces has more rows.
+_EXAMPLE_BATCH = 2
+_NO_TORCH_TYPE = ("TYPE_STRING", "TYPE_BF16")
+
+
+def export_torch(model: Model, path: Path) -> None:
+    """Write the module of *model* to *path* as ONNX, weights beside it when they do not fit into one file.
+
+    Raises:
+        ExportRejected: The exporter cannot express the module.
+        NotSupported: torch or onnxscript is not installed, or a tensor is of a type that cannot be exchanged.
+    """
+    with needing("exporting a torch module", "models"):
+        import onnxscript  # noqa: F401, PLC0415 - torch says so too late and at length
+        import torch  # noqa: PLC0415
+
+    _check_types(model)
+    example = module_arguments(model, model.sample(_EXAMPLE_BATCH, np.random.default_rng(0)))
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                model.module,
+                example,
+                dynamo=True,
+                verbose=False,
+                opset_version=OPSET,
+                input_names=[spec.name for spec in model.inputs],
+                output_names=[spec.name for spec in model.outputs],
+                dynamic_shapes=_dynamic_shapes(model),
+            )
+            assert program is not None  # noqa: S101 - dynamo=True always returns one
+            program.save(path, external_data=_weight_bytes(model.module) > INLINE_LIMIT_BYTES)
+    except Exception as error:
+        raise ExportRejected(
+            f"torch cannot export model {model.name!r} to ONNX: {essence(error)}; expected a module whose operations "
+            "do not depend on the values in its tensors or on a fixed batch size; rewrite that line of its forward"
+        ) from error
+
+
+def module_arguments(model: Model, rows: Arrays) -> tuple[torch.Tensor, ...]:
+    """*rows* as tensors in the order of the inputs, on the device of the module."""
+    import torch  # noqa: PLC0415
+
+    device = next((tensor.device for tensor in model.module.parameters()), torch.device("cpu"))
+    return tuple(torch.from_numpy(np.array(rows[spec.name])).to(device) for spec in model.inputs)
+
+
+def essence(error: BaseException) -> str:
+    """The sentence of *error* that says what is wrong, and the line of code that it points at if it does."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    text = re.sub(r"\x1b\[[0-9;]*m", "", str(error))
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    first = (lines[0] if lines else type(error).__name__).rstrip(".:;")
+    # Torch quotes the code as a traceback does: File "…", line 12, in forward
+    quoted = [after for before, after in zip(lines, lines[1:], strict=False) if re.match(r'File ".*", line \d+', before)]
+    return f"{first} (at {quoted[-1]!r})" if quoted else first
+
+
+def _check_types(model: Model) -> None:
+    for spec in (*model.inputs, *model.outputs):
+        if spec.data_type in _NO_TORCH_TYPE:
+            raise NotSupported(
+                f"tensor {spec.name!r} of model {model.name!r} is {spec.data_type}, which cannot be exchanged between "
+                "torch and NumPy for verification; convert it inside the module and expose TYPE_FP32 or an integer"
+            )
+
+
+def _dynamic_shapes(model: Model) -> tuple[dict[int, Any], ...]:
+    from torch.export import Dim  # noqa: PLC0415
+
+    batch = Dim("batch")
+    # Inputs may share the other free sizes (ids and mask have one length), which AUTO finds out.
+    return tuple(
+        {0: batch} | {axis: Dim.AUTO for axis, size in enumerate(spec.dims, start=1) if size == -1}
+        for spec in model.inputs
+    )
+
+
+def _weight_bytes(module: torch.nn.Module) -> int:
+    return sum(tensor.nbytes for tensor in module.state_dict().values())
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the exporter's remarks off the terminal; what matters of them is in the exception."""
+    disabled = logging.root.manager.disable
+    logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(disabled)

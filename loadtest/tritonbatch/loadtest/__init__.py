@@ -1,0 +1,1 @@
+"""Seeded open-loop load through Locust, and comparisons of variants under it."""

@@ -1,0 +1,200 @@
+"""Drive the variants of models under the same seeded arrivals, and keep everything that was seen.
+
+Each variant gets a server of its own (the embedded one, started with ``--model-config-name``), or all of them the
+server at an address, as it is configured. What the numbers mean is decided elsewhere, from the folder left here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from tritonbatch.client import Client, Protocol
+from tritonbatch.errors import InvalidInput
+from tritonbatch.loadtest.calibrate import service_times
+from tritonbatch.loadtest.folder import run_folder, write_json
+from tritonbatch.loadtest.generator import Drive, run_locust
+from tritonbatch.loadtest.plan import Load, chosen_loads, given_loads
+from tritonbatch.loadtest.samples import sample_batches
+from tritonbatch.server import EmbeddedServer
+from tritonbatch.server.embedded import machine
+
+Progress = Callable[[str, int, int], None]
+"""``progress(what, done, total)``: what is going on, and how much of it is done."""
+
+VERSIONED = ("tritonbatch", "tritonclient", "locust", "onnxruntime", "numpy", "grpcio", "gevent")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subject:
+    """One model to compare: the *static_batch* that a static client sends, and *samples* of its inputs."""
+
+    model: str
+    static_batch: int
+    samples: Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """How to load: *rates_per_s* as given, or chosen by what the model can carry; *seconds* sets the length."""
+
+    rates_per_s: Sequence[float] = ()
+    seconds: float = 8.0
+    seed: int = 1
+    protocol: Protocol = "http"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """A running server: where Locust sends, and where statistics are read (HTTP or gRPC, as *protocol* says)."""
+
+    url: str
+    protocol: Protocol
+
+
+Serving = Callable[[str], contextlib.AbstractContextManager[Endpoint]]
+"""``serving(variant)`` gives a server with that variant for the length of a ``with`` block."""
+
+
+def embedded(repository: Path, models: Sequence[str], protocol: Protocol) -> Serving:
+    """Serve each variant of *models* from *repository* with an embedded server of its own."""
+
+    @contextlib.contextmanager
+    def serving(variant: str) -> Iterator[Endpoint]:
+        with EmbeddedServer(repository, config_name=variant, models=models) as server:
+            yield Endpoint(url=server.grpc_url if protocol == "grpc" else server.http_url, protocol=protocol)
+
+    return serving
+
+
+def running(url: str, protocol: Protocol) -> Serving:
+    """Use the server at *url* for every variant, as it is configured."""
+
+    @contextlib.contextmanager
+    def serving(variant: str) -> Iterator[Endpoint]:  # noqa: ARG001 - it serves what it serves
+        yield Endpoint(url=url, protocol=protocol)
+
+    return serving
+
+
+def compare(
+    folder: Path,
+    serving: Serving,
+    subjects: Sequence[Subject],
+    variants: Sequence[str],
+    traffic: Traffic,
+    progress: Progress,
+) -> None:
+    """Run every variant of every subject under every load, and leave the evidence in *folder* (see `folder.py`).
+
+    A variant whose name starts with ``static`` is driven by a client that sends full batches.
+
+    Raises:
+        InvalidInput: the folder already holds a comparison.
+        TritonbatchError: a server or a run failed; the runs that finished are kept.
+    """
+    if (folder / "manifest.json").exists():
+        raise InvalidInput(f"{folder} already holds a comparison: expected a new or empty folder; choose another.")
+    folder.mkdir(parents=True, exist_ok=True)
+    manifest = _manifest(subjects, variants, traffic)
+    write_json(folder / "manifest.json", manifest)
+    loads: dict[str, list[Load]] = {}
+    for variant in sorted(variants, key=_calibration_order):
+        progress(f"{variant}: starting Triton", 0, 1)
+        with serving(variant) as endpoint, Client(endpoint.url, protocol=endpoint.protocol) as client:
+            manifest["server"] = client.server_metadata()
+            for subject in subjects:
+                if subject.model not in loads:
+                    loads[subject.model] = _loads(client, subject, traffic, progress)
+                for load in loads[subject.model]:
+                    _run(folder, client, subject, variant, load, progress)
+    manifest["loads"] = {model: [dataclasses.asdict(load) for load in each] for model, each in loads.items()}
+    manifest["complete"] = True
+    write_json(folder / "manifest.json", manifest)
+
+
+def is_static(variant: str) -> bool:
+    """Whether the client, not the server, forms the batches of *variant*."""
+    return variant.startswith("static")
+
+
+def _calibration_order(variant: str) -> int:
+    """Static first and serial last: the first server must take single requests and full batches, to choose loads."""
+    return 0 if is_static(variant) else 2 if variant == "serial" else 1
+
+
+def _loads(client: Client, subject: Subject, traffic: Traffic, progress: Progress) -> list[Load]:
+    if traffic.rates_per_s:
+        return given_loads(traffic.rates_per_s, seconds=traffic.seconds, seed=traffic.seed)
+    largest = min(subject.static_batch, max(1, client.config(subject.model).max_batch_size))
+    progress(f"{subject.model}: measuring t(1) and t({largest}) to choose the rates", 0, 1)
+    batches = {size: _inputs(client, subject, size) for size in (1, largest)}
+    curve_ms = service_times(client, subject.model, batches)
+    return chosen_loads(curve_ms, seconds=traffic.seconds, seed=traffic.seed)
+
+
+def _run(
+    folder: Path,
+    client: Client,
+    subject: Subject,
+    variant: str,
+    load: Load,
+    progress: Progress,
+) -> None:
+    model, what = subject.model, f"{variant}: {subject.model} {load.name} at {load.rate_per_s:,.0f}/s"
+    run = run_folder(folder, model, load.name, variant)
+    run.mkdir(parents=True, exist_ok=True)
+    batch = subject.static_batch if is_static(variant) else 1
+    config = client.config(model)
+    _warm_up(client, subject, {batch, config.max_batch_size or 1})
+    drive = Drive(
+        url=client.url,
+        protocol=client.protocol,
+        model=model,
+        variant=variant,
+        client_batch=batch,
+        samples=subject.samples,
+    )
+    progress(what, 0, load.requests)
+    before = client.statistics(model)
+    run_locust(drive, load, run, lambda done: progress(what, done, load.requests))
+    after = client.statistics(model)
+    write_json(run / "server.json", {"before": before, "after": after, "config": config})
+
+
+def _warm_up(client: Client, subject: Subject, sizes: set[int]) -> None:
+    """Run every size twice before the counters are read: first executions allocate and are never typical."""
+    for size in sorted(sizes):
+        request = client.request(subject.model, _inputs(client, subject, size))
+        for _ in range(2):
+            client.send(request)
+
+
+def _inputs(client: Client, subject: Subject, rows: int) -> dict[str, Any]:
+    return sample_batches(client, subject.model, rows, subject.samples)[0]
+
+
+def _manifest(subjects: Sequence[Subject], variants: Sequence[str], traffic: Traffic) -> dict[str, Any]:
+    return {
+        "complete": False,
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "machine": machine(),
+        "versions": {name: version(name) for name in VERSIONED if _installed(name)},
+        "seed": traffic.seed,
+        "protocol": traffic.protocol,
+        "variants": list(variants),
+        "subjects": [dataclasses.asdict(subject) for subject in subjects],
+    }
+
+
+def _installed(package: str) -> bool:
+    try:
+        return bool(version(package))
+    except ImportError:
+        return False

@@ -1,0 +1,118 @@
+"""Run Locust, as the program that it is, for one schedule: its own process, so gevent patches nothing of ours."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tritonbatch.errors import TritonbatchError
+from tritonbatch.loadtest.plan import Load
+
+START_S = 30.0
+DRAIN_S = 120.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drive:
+    """What Locust is to send, and where: *client_batch* > 1 means static batching in the client."""
+
+    url: str
+    protocol: str
+    model: str
+    variant: str
+    client_batch: int
+    samples: Path | None
+
+
+def scenario(name: str) -> Path:
+    """The locustfile of that name: in the package when installed from a wheel, beside it in a checkout."""
+    package = Path(__file__).parent
+    installed = package / "scenarios" / f"{name}.py"
+    return installed if installed.exists() else package.parents[1] / "scenarios" / f"{name}.py"
+
+
+def run_locust(drive: Drive, load: Load, folder: Path, on_progress: Callable[[int], None]) -> None:
+    """Play *load* through Locust and leave ``records.parquet`` and ``records.json`` in *folder*.
+
+    *on_progress* is told how many requests have finished. Whatever happens here, Locust is stopped.
+
+    Raises:
+        TritonbatchError: Locust failed or wrote no records; the message holds its last line.
+    """
+    limit_s = START_S + load.requests / load.rate_per_s + 2 * DRAIN_S
+    reader, writer = os.pipe()
+    log = folder / "locust.log"
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            _command(drive, load, folder, writer),
+            stdout=output,
+            stderr=output,
+            pass_fds=(writer,),
+            start_new_session=True,
+        )
+        os.close(writer)
+        try:
+            _follow(reader, on_progress)
+            process.wait(limit_s)
+        except subprocess.TimeoutExpired as error:
+            raise TritonbatchError(f"Locust did not end within {limit_s:.0f} s; its log is {log}.") from error
+        finally:
+            os.close(reader)
+            _stop(process)
+    if process.returncode or not (folder / "records.parquet").exists():
+        last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
+        raise TritonbatchError(f"Locust failed with exit code {process.returncode} ({last}); its log is {log}.")
+    log.unlink()
+
+
+def _command(drive: Drive, load: Load, folder: Path, progress: int) -> list[str]:
+    options = {
+        "--host": drive.url,
+        "--protocol": drive.protocol,
+        "--model": drive.model,
+        "--variant": drive.variant,
+        "--client-batch": drive.client_batch,
+        "--samples": drive.samples or "",
+        "--load-name": load.name,
+        "--arrivals": load.process,
+        "--rate": load.rate_per_s,
+        "--requests": load.requests,
+        "--seed": load.seed,
+        "--drain-s": DRAIN_S,
+        "--records": folder / "records.parquet",
+        "--progress-fd": progress,
+    }
+    flags = [f"{name}={value}" for name, value in options.items()]
+    quiet = [
+        "--headless",
+        "--users=1",
+        "--only-summary",
+        "--loglevel=WARNING",
+        "--exit-code-on-error=0",
+        "--stop-timeout=1",
+    ]
+    return [sys.executable, "-m", "locust", "-f", str(scenario("open_loop")), *quiet, *flags]
+
+
+def _follow(reader: int, on_progress: Callable[[int], None]) -> None:
+    """Pass on the counts that Locust writes, until it closes its end."""
+    with os.fdopen(os.dup(reader)) as lines:
+        for line in lines:
+            on_progress(int(line))
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    if process.poll() is not None:
+        return
+    process.terminate()
+    deadline = time.monotonic() + 5
+    while process.poll() is None and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if process.poll() is None:
+        process.kill()
+    process.wait()

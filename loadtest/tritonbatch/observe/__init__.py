@@ -1,0 +1,1 @@
+"""From records and server statistics to measurements."""
