@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from tritonbatch.errors import InvalidInput
 from tritonbatch.client.counters import Executions
+from tritonbatch.errors import InvalidInput
 from tritonbatch.observe.measurement import Measurement
 from tritonbatch.report.verdict import verdict, verdicts
 

@@ -1,7 +1,7 @@
 """How far two runs of the same rows are apart, and whether that is rounding.
 
-For a value *a* and the expected *b*, the pair passes when |a − b| ≤ atol + rtol·|b|. The relative difference reported
-is |a − b| / max(|b|, atol): below atol a value has no digits to compare.
+For values *a* and the expected *b*, each pair passes when |a - b| ≤ atol + rtol·|b|. The relative difference reported is
+max |a - b| / max |b| over an output: single values near zero have no digits to compare.
 """
 
 from __future__ import annotations
@@ -52,17 +52,14 @@ def compare(got: Outputs, expected: Outputs, fault: str, next_step: str) -> Diff
         atol, rtol = tolerance(values)
         if np.any(distance > atol + rtol * size):
             raise ExportRejected(f"{_sentence(name, values, expected[name], distance, fault)}; {next_step}")
-        relative = distance / np.maximum(size, atol or 1.0)
-        worst = Difference(
-            len(values),
-            max(worst.absolute, float(distance.max(initial=0.0))),
-            max(worst.relative, float(relative.max(initial=0.0))),
-        )
+        absolute = float(distance.max(initial=0.0))
+        relative = absolute / (float(size.max(initial=0.0)) or 1.0)
+        worst = Difference(len(values), max(worst.absolute, absolute), max(worst.relative, relative))
     return worst
 
 
 def _distance(got: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-    """|got − expected| and |expected|; equal values are 0 apart, infinities and NaN included."""
+    """|got - expected| and |expected|; equal values are 0 apart, infinities and NaN included."""
     if got.dtype.kind in "OUS":
         return np.where(got == expected, 0.0, np.inf), np.zeros(got.shape)
     a, b = got.astype(np.float64), expected.astype(np.float64)

@@ -40,7 +40,7 @@ def of_model(model: Model) -> str:
         digest.update(f"{name}={_settings(module)}\0".encode())
     for name, tensor in _tensors(model.module):
         digest.update(f"{name}={tensor.dtype}{tuple(tensor.shape)}\0".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(_bytes_type()).numpy())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(_bytes_type()).numpy().data)
     for path in sorted(_source_files(model)):
         digest.update(path.read_bytes())
     return digest.hexdigest()
@@ -106,4 +106,5 @@ def _source_files(model: Model) -> set[Path]:
     names.add(getattr(model.sample, "__module__", ""))
     # The versions speak for torch itself.
     own = (sys.modules.get(name) for name in names if name.partition(".")[0] != "torch")
-    return {Path(module.__file__) for module in own if module is not None and getattr(module, "__file__", None)}
+    files = (getattr(module, "__file__", None) for module in own)
+    return {Path(file) for file in files if file is not None}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 # Protobuf ends at 2 GiB; the graph around the weights needs a little of it.
 INLINE_LIMIT_BYTES = 1_900_000_000
 MODEL_FILE = "model.onnx"
-WEIGHTS_FILE = "model.onnx.data"
+WEIGHTS_PATTERN = "weights-*.bin"
 
 _TRITON_TYPES = {
     "BOOL": "TYPE_BOOL",
@@ -78,11 +79,13 @@ def read_onnx(path: Path) -> onnx.ModelProto:
 
 
 def write_onnx(proto: onnx.ModelProto, folder: Path) -> None:
-    """Write *proto* as model.onnx into *folder*, its weights into model.onnx.data if one file cannot hold both."""
+    """Write *proto* as model.onnx into *folder*, its weights into a file beside it if one file cannot hold both."""
     import onnx  # noqa: PLC0415
 
     large = sum(len(tensor.raw_data) for tensor in proto.graph.initializer) > INLINE_LIMIT_BYTES
-    onnx.save(proto, folder / MODEL_FILE, save_as_external_data=large, location=WEIGHTS_FILE)
+    # A new name each time, so that replacing model.onnx also switches from the old weights to the new ones.
+    weights = WEIGHTS_PATTERN.replace("*", secrets.token_hex(4))
+    onnx.save(proto, folder / MODEL_FILE, save_as_external_data=large, location=weights)
 
 
 def forget_sources(proto: onnx.ModelProto) -> None:

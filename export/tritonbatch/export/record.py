@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
+import datetime as dt
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from tritonbatch.export.difference import Difference
 from tritonbatch.export.fingerprint import sha256, tool_versions
-from tritonbatch.export.onnx_file import MODEL_FILE, WEIGHTS_FILE
+from tritonbatch.export.onnx_file import MODEL_FILE, WEIGHTS_PATTERN
 from tritonbatch.export.verify import Verification
 from tritonbatch.models.model import TensorSpec
 
@@ -29,7 +30,7 @@ class Built:
     seconds: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Origin:
     """What a version is made from. *recipe* is the hash of a built-in model's ingredients, empty for any other."""
 
@@ -49,29 +50,27 @@ def write_record(version_directory: Path, origin: Origin, built: Built) -> None:
         "outputs": [asdict(spec) for spec in built.outputs],
         "verification": asdict(built.verification),
         "seconds": round(built.seconds, 3),
-        "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "created": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
     }
     (version_directory / RECORD_FILE).write_text(json.dumps(record, indent=2) + "\n", encoding="utf-8")
 
 
-def read_current(
-    version_directory: Path, max_batch_size: int, *, fingerprint: str = "", recipe: str = ""
-) -> Built | None:
-    """The version in place, if it was made from the same *fingerprint* or *recipe* and its files are as written.
+def read_current(version_directory: Path, max_batch_size: int, wanted: Mapping[str, str]) -> Built | None:
+    """The version in place, if its record has the *wanted* entries and its files are as they were written.
 
     None if there is none, it is older or damaged, or it was verified only up to a smaller batch size.
     """
     try:
         record = json.loads((version_directory / RECORD_FILE).read_text(encoding="utf-8"))
-        same_origin = fingerprint == record["fingerprint"] or (recipe != "" and recipe == record["recipe"])
         built = _built(version_directory, record)
-        enough = built.verification.max_batch_size >= max_batch_size
-        if same_origin and enough and record["sha256"] == _hashes(version_directory):
-            return built
+        if any(record[name] != value for name, value in wanted.items()):
+            return None
+        if built.verification.max_batch_size < max_batch_size or record["sha256"] != _hashes(version_directory):
+            return None
     except (OSError, ValueError, KeyError, TypeError):
         # Whatever is unreadable is replaced by a fresh export.
         return None
-    return None
+    return built
 
 
 def _built(version_directory: Path, record: dict[str, Any]) -> Built:
@@ -97,5 +96,5 @@ def _specs(entries: list[dict[str, Any]]) -> tuple[TensorSpec, ...]:
 
 
 def _hashes(version_directory: Path) -> dict[str, str]:
-    files = (version_directory / MODEL_FILE, version_directory / WEIGHTS_FILE)
-    return {path.name: sha256(path) for path in files if path == files[0] or path.exists()}
+    files = (version_directory / MODEL_FILE, *sorted(version_directory.glob(WEIGHTS_PATTERN)))
+    return {path.name: sha256(path) for path in files}

@@ -1,4 +1,4 @@
-"""Input rows: the file of them that a load generator replays, and made-up ones for a graph without a sample function."""
+"""Input rows: the file of them that a load generator replays, and made-up ones for a graph without a model."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _FREE_SIZE = 32
 
 
 def write_samples(rows: Arrays, path: Path) -> None:
-    """Write *rows* as an .npz file, one array per input under its exact name; text is stored as Unicode, not pickled."""
+    """Write *rows* as an .npz file, one array per input under its exact name; text is Unicode, not pickled."""
     # np.savez takes names as keyword arguments, so an input called "file" would break it.
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in rows.items():

@@ -49,22 +49,22 @@ def staging(model_directory: Path, progress: Callable[[str], None]) -> Iterator[
             model_directory.rmdir()
 
 
-def move_into_place(staged: Path, version_directory: Path) -> None:
-    """Put the files of *staged* in place of those in *version_directory*, and its samples beside the versions.
+def move_into_place(staged_version: Path, staged_samples: Path, version_directory: Path) -> None:
+    """Put the files of *staged_version* in place of those in *version_directory*, and the samples beside the versions.
 
     Each rename is atomic. Of a version that Triton may be reading, model.onnx changes in one step, and export.json
     comes last, so that an interruption in between leaves a version that the next export recognises as not current.
     """
-    os.replace(staged / SAMPLES_FILE, version_directory.parent / SAMPLES_FILE)
+    staged_samples.replace(version_directory.parent / SAMPLES_FILE)
     if not version_directory.exists():
-        staged.rename(version_directory)
+        staged_version.rename(version_directory)
         return
-    new = sorted((path.name for path in staged.iterdir()), key=lambda name: (name == RECORD_FILE, name == MODEL_FILE))
-    for name in new:
-        os.replace(staged / name, version_directory / name)
+    names = [path.name for path in staged_version.iterdir()]
+    for name in sorted(names, key=lambda name: (name == RECORD_FILE, name == MODEL_FILE)):
+        (staged_version / name).replace(version_directory / name)
     # What another tool derived from the old model, such as a cached engine, would be wrong now.
     for path in version_directory.iterdir():
-        if path.name not in new and path.is_file():
+        if path.name not in names and path.is_file():
             path.unlink()
 
 

@@ -7,6 +7,7 @@ import re
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +77,7 @@ def essence(error: BaseException) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     first = (lines[0] if lines else type(error).__name__).rstrip(".:;")
     # Torch quotes the code as a traceback does: File "…", line 12, in forward
-    quoted = [after for before, after in zip(lines, lines[1:], strict=False) if re.match(r'File ".*", line \d+', before)]
+    quoted = [after for before, after in pairwise(lines) if re.match(r'File ".*", line \d+', before)]
     return f"{first} (at {quoted[-1]!r})" if quoted else first
 
 

@@ -59,12 +59,12 @@ def _split(spec: str) -> tuple[str, str]:
     )
 
 
-def _factory(path: str) -> Any:  # noqa: ANN401 - whatever the attribute is; the caller checks what it returns
+def _factory(path: str) -> Any:
     module_name, _, factory_name = path.partition(":")
     return getattr(importlib.import_module(module_name), factory_name)
 
 
-def _user_factory(module_name: str, factory_name: str) -> Any:  # noqa: ANN401
+def _user_factory(module_name: str, factory_name: str) -> Any:
     module = _import(module_name)
     factory = getattr(module, factory_name, None)
     if callable(factory):
@@ -96,7 +96,7 @@ def _import(module_name: str) -> ModuleType:
         ) from error
 
 
-def _call(factory: Any, spec: str) -> object:  # noqa: ANN401
+def _call(factory: Any, spec: str) -> object:
     try:
         result: object = factory()
     except Exception as error:

@@ -37,7 +37,8 @@ def numpy_type(data_type: str) -> np.dtype[Any]:
     if data_type == "TYPE_BF16":
         import ml_dtypes  # noqa: PLC0415 - comes with onnx, and few models need it
 
-        return np.dtype(ml_dtypes.bfloat16)
+        bfloat16: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+        return bfloat16
     return _NUMPY_TYPES[data_type]
 
 

@@ -19,6 +19,5 @@ def needing(purpose: str, extra: str) -> Iterator[None]:
         yield
     except ModuleNotFoundError as error:
         raise NotSupported(
-            f"{purpose} needs {error.name}, which is not installed; "
-            f"install it with pip install 'tritonbatch[{extra}]'"
+            f"{purpose} needs {error.name}, which is not installed; install it with pip install 'tritonbatch[{extra}]'"
         ) from error

@@ -37,12 +37,9 @@ class TritonPythonModel:
         self.batching = config["max_batch_size"] > 0
         self.inputs = [tensor["name"] for tensor in config["input"]]
         self.outputs = [tensor["name"] for tensor in config["output"]]
-        if texts := [t["name"] for t in config["output"] if t["data_type"] == "TYPE_STRING"]:
-            msg = (
-                f"output '{texts[0]}' is TYPE_STRING, which the embedded server cannot return; serve it from the image"
-            )
+        if texts := [t["name"] for t in config["input"] + config["output"] if t["data_type"] == "TYPE_STRING"]:
+            msg = f"tensor '{texts[0]}' is TYPE_STRING, which the embedded server cannot carry; serve it from the image"
             raise pb_utils.TritonModelException(msg)
-        self.text_inputs = {t["name"] for t in config["input"] if t["data_type"] == "TYPE_STRING"}
         filename = config.get("default_model_filename") or "model.onnx"
         path = Path(args["model_repository"]) / args["model_version"] / filename
         self.session = ort.InferenceSession(str(path), _options(config), providers=_providers(args))
@@ -63,8 +60,7 @@ class TritonPythonModel:
         for name in self.inputs:
             tensor = pb_utils.get_input_tensor_by_name(request, name)
             if tensor is not None:  # an optional input may be absent
-                array = tensor.as_numpy()
-                feed[name] = _text(array) if name in self.text_inputs else array
+                feed[name] = _array(tensor)
         return feed
 
     def _responses(self, arrays: list[Array], rows: list[int]) -> list[Any]:
@@ -89,12 +85,13 @@ def _joined(feeds: list[dict[str, Array]]) -> dict[str, Array]:
     return {name: np.concatenate([feed[name] for feed in feeds]) for name in feeds[0]}
 
 
-def _text(array: Array) -> Array:
-    return np.array([item.decode() for item in array.ravel()], np.object_).reshape(array.shape)
+def _array(tensor: Any) -> Array:
+    # as_numpy() and Tensor(name, array) read NumPy 1 structures: under NumPy 2 the strides, and the byte sizes of
+    # results, come out as 0, so that every element is the first one. DLPack does not depend on NumPy's layout.
+    return np.from_dlpack(tensor)
 
 
 def _tensor(name: str, array: Array) -> Any:
-    # pb_utils.Tensor(name, array) reads a NumPy 1 structure: under NumPy 2 every tensor has 0 bytes. DLPack is stable.
     return pb_utils.Tensor.from_dlpack(name, np.ascontiguousarray(array))
 
 
