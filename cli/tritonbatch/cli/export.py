@@ -15,7 +15,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonbatch.cli.options import DEFAULT_REPOSITORY
 from tritonbatch.cli.steps import Steps
 from tritonbatch.errors import InvalidInput
-from tritonbatch.export.build import build_file, build_model
+from tritonbatch.export.build import build_from_file, build_named
 from tritonbatch.export.record import Built
 from tritonbatch.repository.config import Instances, onnx_config
 from tritonbatch.repository.layout import write_variants
@@ -99,8 +99,10 @@ def export_one(
     def step(what: str) -> None:
         progress(f"export {chosen}: {what}")
 
-    build = build_file if spec.endswith(".onnx") else build_model
-    built = build(spec, directory, max_batch_size=batching.max_batch_size, progress=step)
+    if spec.endswith(".onnx"):
+        built = build_from_file(Path(spec), directory, max_batch_size=batching.max_batch_size, progress=step)
+    else:
+        built = build_named(spec, directory, max_batch_size=batching.max_batch_size, progress=step)
     config = _config(chosen, built, batching)
     changed = write_variants(directory, standard_variants(config, batching.static_batch, batching.dynamic))
     return _summary(chosen, built, changed, time.monotonic() - started)

@@ -1,7 +1,7 @@
 """How far two runs of the same rows are apart, and whether that is rounding.
 
-For values *a* and the expected *b*, each pair passes when |a - b| ≤ atol + rtol·|b|. The relative difference reported is
-max |a - b| / max |b| over an output: single values near zero have no digits to compare.
+For values *a* and the expected *b*, each pair passes when |a - b| ≤ atol + rtol·|b|. The relative difference reported
+is max |a - b| / max |b| over an output: single values near zero have no digits to compare.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ def graph_tensors(graph: onnx.GraphProto) -> tuple[GraphTensor, ...]:
     """Inputs, then outputs, in the order of the graph; weights that old files list as inputs are left out.
 
     Raises:
-        ExportRejected: One is not a tensor of a type that Triton serves, or has no declared shape.
+        ExportRejected: One is not a tensor of a type that Triton serves.
     """
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [_graph_tensor("input", value) for value in graph.input if value.name not in weights]
@@ -137,11 +137,6 @@ def _graph_tensor(kind: str, value: onnx.ValueInfoProto) -> GraphTensor:
         raise ExportRejected(
             f"{kind} {value.name!r} is of ONNX type {onnx_type}, expected one of {', '.join(_TRITON_TYPES)}; "
             "cast it inside the model"
-        )
-    if not tensor.HasField("shape"):
-        raise ExportRejected(
-            f"{kind} {value.name!r} declares no shape, expected one with a symbolic batch axis; "
-            "run ONNX shape inference on the file, or export it again"
         )
     return GraphTensor(kind, value.name, _TRITON_TYPES[onnx_type], tuple(_axis(dim) for dim in tensor.shape.dim))
 

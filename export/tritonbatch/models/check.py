@@ -75,15 +75,10 @@ def _check_sample(model: Model) -> None:
             f"sample(2, rng) of model {model.name!r} raised {type(error).__name__}: {error}; "
             "make it return two rows of every input"
         ) from error
-    check_rows(model, arrays, batch=2)
+    _check_rows(model, arrays, batch=2)
 
 
-def check_rows(model: Model, arrays: Arrays, batch: int) -> None:
-    """Check that *arrays* are *batch* rows of exactly the inputs of *model*.
-
-    Raises:
-        InvalidInput: An input is missing or unknown, or has another shape or type than its spec.
-    """
+def _check_rows(model: Model, arrays: Arrays, batch: int) -> None:
     where = f"sample({batch}, rng) of model {model.name!r}"
     names = sorted(spec.name for spec in model.inputs)
     if not isinstance(arrays, dict) or sorted(arrays) != names:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tritonbatch.errors import TritonbatchError
+from tritonbatch.errors import InvalidInput, TritonbatchError
 from tritonbatch.loadtest.plan import Load
 
 START_S = 30.0
@@ -65,9 +65,18 @@ def run_locust(drive: Drive, load: Load, folder: Path, on_progress: Callable[[in
             os.close(reader)
             _stop(process)
     if process.returncode or not (folder / "records.parquet").exists():
-        last = (log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"])[-1]
-        raise TritonbatchError(f"Locust failed with exit code {process.returncode} ({last}); its log is {log}.")
+        raise _failure(process.returncode, log)
     log.unlink()
+
+
+def _failure(exit_code: int, log: Path) -> TritonbatchError:
+    """What the user class said was wrong, or, when it said nothing, the last line that Locust printed."""
+    lines = log.read_text(errors="replace").strip().splitlines() or ["it printed nothing"]
+    for line in lines:
+        if line.startswith("error: "):
+            kind = InvalidInput if exit_code == InvalidInput.exit_code else TritonbatchError
+            return kind(line.removeprefix("error: "))
+    return TritonbatchError(f"Locust failed with exit code {exit_code} ({lines[-1]}); its log is {log}.")
 
 
 def _command(drive: Drive, load: Load, folder: Path, progress: int) -> list[str]:

@@ -62,16 +62,16 @@ class OpenLoopUser(User):
 
     def on_start(self) -> None:
         """Connect, learn the model and prepare the requests, so that nothing of it falls into the run."""
+        self.prepared: list[Request] = []
         try:
             self._prepare()
         except TritonbatchError as error:
             self._end(error.exit_code, str(error))
-            raise StopUser from error
 
     def _end(self, exit_code: int = 0, message: str = "") -> None:
         if message:
             sys.stderr.write(f"error: {message}\n")
-        self.environment.process_exit_code = exit_code
+            self.environment.process_exit_code = exit_code
         gevent.spawn_later(0, self.environment.runner.quit)  # not from within the user that quit() waits for
 
     def _prepare(self) -> None:
@@ -86,11 +86,13 @@ class OpenLoopUser(User):
         self.client = Client(host, protocol=options.protocol, connections=options.cap, timeout_s=options.drain_s + 60)
         samples = Path(options.samples) if options.samples else None
         batches = sample_batches(self.client, options.model, options.client_batch, samples)
-        self.prepared: list[Request] = [self.client.request(options.model, batch) for batch in batches]
+        self.prepared = [self.client.request(options.model, batch) for batch in batches]
 
     @task
     def run_schedule(self) -> None:
         """Play the schedule, write the records, end the run."""
+        if not self.prepared:
+            raise StopUser
         options = self.environment.parsed_options
         arrivals = schedule(options.arrivals, options.rate, options.requests, options.seed)
         records = Records(Path(options.records).stem, options.model, options.variant, arrivals)

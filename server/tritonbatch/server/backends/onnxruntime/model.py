@@ -8,6 +8,7 @@ receives the requests that Triton's scheduler put together, runs them as one bat
 
 from __future__ import annotations
 
+import ctypes
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,9 @@ GRAPH_LEVELS = {
 }
 
 Array = npt.NDArray[Any]
+
+_set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
+_set_capsule_name.argtypes = [ctypes.py_object, ctypes.c_char_p]
 
 
 class TritonPythonModel:
@@ -52,8 +56,9 @@ class TritonPythonModel:
             arrays = self.session.run(self.outputs, _joined(feeds))
             return self._responses(arrays, rows)
         except Exception as error:  # noqa: BLE001 - whatever fails must reach the callers as their error
-            failure = pb_utils.TritonError(f"{type(error).__name__}: {error}")
-            return [pb_utils.InferenceResponse(error=failure) for _ in requests]
+            message = f"{type(error).__name__}: {error}"
+            # One error object each: two responses that share one free its memory twice, and the server crashes.
+            return [pb_utils.InferenceResponse(error=pb_utils.TritonError(message)) for _ in requests]
 
     def _feed(self, request: Any) -> dict[str, Array]:
         feed = {}
@@ -92,7 +97,11 @@ def _array(tensor: Any) -> Array:
 
 
 def _tensor(name: str, array: Array) -> Any:
-    return pb_utils.Tensor.from_dlpack(name, np.ascontiguousarray(array))
+    capsule = np.ascontiguousarray(array).__dlpack__()
+    tensor = pb_utils.Tensor.from_dlpack(name, capsule)
+    # Triton marks the capsule as taken with a name of its own; NumPy knows only DLPack's, and would print a traceback.
+    _set_capsule_name(capsule, b"used_dltensor")
+    return tensor
 
 
 def _options(config: dict[str, Any]) -> ort.SessionOptions:

@@ -1,0 +1,117 @@
+"""A comparison on the real server, from start to what it showed, and folders that are not what they should be."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tritonbatch.errors import InvalidInput
+from tritonbatch.loadtest.compare import Subject, Traffic, compare, embedded, running
+from tritonbatch.loadtest.folder import run_folder
+from tritonbatch.observe.measurement import service_curve
+from tritonbatch.observe.read import read_comparison
+from tritonbatch.server import EmbeddedServer
+
+pytestmark = pytest.mark.triton
+
+
+@pytest.fixture(scope="module")
+def folder(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The three variants of `linear` under one given rate."""
+    target = tmp_path_factory.mktemp("comparison") / "run"
+    subject = Subject(model="linear", static_batch=4, samples=repository / "linear" / "samples.npz")
+    traffic = Traffic(rates_per_s=[300.0], seconds=1.0, seed=9)
+    steps: list[str] = []
+    serving = embedded(repository, ["linear"], "http")
+    compare(target, serving, [subject], ["serial", "static", "dynamic"], traffic, lambda what, *_: steps.append(what))
+    assert {step.partition(":")[0] for step in steps} == {"serial", "static", "dynamic"}
+    return target
+
+
+def test_every_variant_met_the_same_arrivals(folder: Path) -> None:
+    """Three measurements in the order asked for, with equal intended starts and the batches that each allows."""
+    comparison = read_comparison(folder)
+    assert [m.variant for m in comparison.measurements] == ["serial", "static", "dynamic"]
+    assert len({records.intended_ns.tobytes() for records in comparison.records.values()}) == 1
+    serial, static, dynamic = comparison.measurements
+    assert [m.failed for m in comparison.measurements] == [0, 0, 0]
+    assert [e.batch_size for e in serial.executions] == [1]
+    assert [e.batch_size for e in static.executions] == [4]
+    assert (serial.max_batch_size, static.max_batch_size, dynamic.max_batch_size) == (1, 4, 8)
+    assert (serial.scheduler, static.scheduler, dynamic.scheduler) == ("default", "default", "dynamic")
+    assert serial.load.rate_per_s == 300
+    assert set(service_curve(comparison.measurements)) >= {1, 4}
+
+
+def test_the_configuration_as_served_is_kept(folder: Path) -> None:
+    """The manifest has the server's own answer for each variant, its version, the machine and the seed."""
+    manifest = read_comparison(folder).manifest
+    assert manifest["complete"] is True
+    assert manifest["seed"] == 9
+    assert manifest["server"]["version"] == "2.51.0"
+    assert "max_batch_size: 1\n" in manifest["configuration as served"]["linear serial"]
+    assert "dynamic_batching" in manifest["configuration as served"]["linear dynamic"]
+    assert {"cores", "processor", "python", "system"} <= set(manifest["machine"])
+
+
+def test_a_running_server_is_driven_as_it_is(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Without control over the server: single requests to it as served, and static batches beside them."""
+    subject = Subject(model="linear", static_batch=4)
+    traffic = Traffic(rates_per_s=[100.0], seconds=0.5, protocol="grpc")
+    compare(tmp_path, running(server.grpc_url, "grpc"), [subject], ["static-4", "served"], traffic, lambda *_: None)
+    static, served = read_comparison(tmp_path).measurements
+    assert (static.variant, served.variant) == ("static-4", "served")
+    assert [e.batch_size for e in static.executions] == [4]
+    assert served.scheduler == "dynamic"
+
+
+def test_a_folder_with_a_comparison_is_not_overwritten(folder: Path) -> None:
+    """Measuring into a folder that holds a comparison is refused."""
+    with pytest.raises(InvalidInput, match="already holds a comparison"):
+        compare(folder, running("localhost:1", "http"), [], [], Traffic(), lambda *_: None)
+
+
+@pytest.fixture
+def copy(folder: Path, tmp_path: Path) -> Path:
+    """A copy of the comparison, to be damaged."""
+    return Path(shutil.copytree(folder, tmp_path / "copy"))
+
+
+def test_what_finished_is_read_when_the_rest_is_missing(copy: Path) -> None:
+    """An interrupted comparison shows its finished runs and says that it is not complete."""
+    (run_folder(copy, "linear", "300/s", "dynamic") / "server.json").unlink()
+    manifest = json.loads((copy / "manifest.json").read_text())
+    (copy / "manifest.json").write_text(json.dumps({**manifest, "complete": False}))
+    comparison = read_comparison(copy)
+    assert [m.variant for m in comparison.measurements] == ["serial", "static"]
+    assert not comparison.manifest["complete"]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "says"),
+    [
+        ("manifest.json", "", "manifest.json"),
+        ("manifest.json", "[]", "holds a list: expected a JSON object"),
+        ("runs/linear/300%2Fs/serial/server.json", "{}", "is damaged"),
+        ("runs/linear/300%2Fs/serial/records.json", "{}", "is damaged"),
+        ("runs/linear/300%2Fs/serial/records.json", '{"load"', "records.json"),
+        ("runs/linear/300%2Fs/serial/records.parquet", "PAR1", "Cannot read records"),
+    ],
+)
+def test_damaged_files_are_named(copy: Path, file: str, content: str, says: str) -> None:
+    """A truncated or foreign file is one sentence with its path, not a traceback."""
+    (copy / file).write_text(content)
+    with pytest.raises(InvalidInput, match=says):
+        read_comparison(copy)
+
+
+def test_a_folder_without_runs_says_what_to_do(tmp_path: Path) -> None:
+    """A folder that is no comparison, or has no finished run, is a mistake with a next step."""
+    with pytest.raises(InvalidInput, match=r"manifest\.json"):
+        read_comparison(tmp_path)
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(InvalidInput, match="no finished run"):
+        read_comparison(tmp_path)
