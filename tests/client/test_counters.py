@@ -52,10 +52,10 @@ def test_no_requests_have_no_mean_queue_time() -> None:
 def test_the_server_counts_what_was_sent(server: EmbeddedServer) -> None:
     """Sequential requests of 1, 3 and 8 rows are so many executions of just those sizes."""
     with Client(server.http_url) as client:
-        before = client.statistics("linear")
+        before = client.settled_statistics("linear")
         for rows, times in ((1, 5), (3, 2), (8, 4)):
             for _ in range(times):
                 client.infer("linear", {"x": np.ones((rows, 4), np.float32)})
-        found = executions_between(before, client.statistics("linear"))
+        found = executions_between(before, client.settled_statistics("linear"))
     assert [(e.batch_size, e.count) for e in found] == [(1, 5), (3, 2), (8, 4)]
     assert all(e.occupancy_ms > 0 for e in found)

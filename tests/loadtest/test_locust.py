@@ -42,9 +42,9 @@ def test_every_arrival_is_sent_answered_and_recorded(
     """All 300 arrivals of the seed are in the records, and the server counted as many rows (padding included)."""
     seen: list[int] = []
     with Client(server.http_url) as client:
-        before = client.statistics("linear")
+        before = client.settled_statistics("linear")
         run_locust(drive(server, protocol=protocol, client_batch=client_batch), LOAD, tmp_path, seen.append)
-        executions = executions_between(before, client.statistics("linear"))
+        executions = executions_between(before, client.settled_statistics("linear"))
     records = read_records(tmp_path / "records.parquet")
     np.testing.assert_array_equal(records.intended_ns, schedule("poisson", 400, 300, 5))
     assert {STATUSES[code] for code in records.status} == {"ok"}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +15,7 @@ from tritonbatch.cli.options import DEFAULT_REPOSITORY
 from tritonbatch.cli.steps import Steps
 from tritonbatch.errors import InvalidInput
 from tritonbatch.export.build import build_from_file, build_named
+from tritonbatch.export.difference import Difference
 from tritonbatch.export.record import Built
 from tritonbatch.repository.config import Instances, onnx_config
 from tritonbatch.repository.layout import write_variants
@@ -94,7 +94,6 @@ def export_one(
     chosen = name or default_name(spec)
     check_batching(chosen, batching)
     directory = repository / chosen
-    started = time.monotonic()
 
     def step(what: str) -> None:
         progress(f"export {chosen}: {what}")
@@ -105,7 +104,7 @@ def export_one(
         built = build_named(spec, directory, max_batch_size=batching.max_batch_size, progress=step)
     config = _config(chosen, built, batching)
     changed = write_variants(directory, standard_variants(config, batching.static_batch, batching.dynamic))
-    return _summary(chosen, built, changed, time.monotonic() - started)
+    return _summary(chosen, built, changed)
 
 
 def default_name(spec: str) -> str:
@@ -125,9 +124,20 @@ def _config(name: str, built: Built, batching: Batching) -> ModelConfig:
     )
 
 
-def _summary(name: str, built: Built, changed: Sequence[Path], seconds: float) -> str:
-    verb = "exported" if built.rebuilt else "unchanged"
+def _summary(name: str, built: Built, changed: Sequence[Path]) -> str:
     checked = built.verification
-    parity = "".join(f" {each}" for each in checked.parity)
-    files = f"; wrote {', '.join(path.name for path in changed)}" if changed else ""
-    return f"{name}: {verb} in {seconds:.1f} s; {parity}{files}"
+    verb = "exported and verified" if built.rebuilt else "unchanged, verified earlier"
+    lines = [f"{name}: {verb} ({built.seconds:.1f} s)"]
+    if checked.parity:
+        sizes = ", ".join(str(each.batch) for each in checked.parity)
+        lines.append(f"parity with torch at batch {sizes}: {_largest(checked.parity)}")
+    lines.append(f"rows alone and in a batch: {_largest([checked.invariance])}")
+    if changed:
+        lines.append(f"wrote {', '.join(path.name for path in changed)}")
+    return "\n  ".join(lines)
+
+
+def _largest(differences: Sequence[Difference]) -> str:
+    absolute = max(each.absolute for each in differences)
+    relative = max(each.relative for each in differences)
+    return f"largest difference {absolute:.1e} absolute, {relative:.1e} relative"

@@ -5,6 +5,7 @@ Answers are the same protobufs for both transports. A client belongs to the thre
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import TracebackType
@@ -27,6 +28,9 @@ from tritonbatch.client.tensors import check_inputs
 from tritonbatch.errors import InvalidInput, RequestFailed
 
 Protocol = Literal["http", "grpc"]
+
+SETTLE_S = 0.05
+SETTLE_READINGS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,20 @@ class Client:
             raise ServerError(f"{self.url} has no statistics of model {model!r}; expected one entry per version.")
         newest: ModelStatistics = max(answer.model_stats, key=lambda entry: int(entry.version))
         return newest
+
+    def settled_statistics(self, model: str) -> ModelStatistics:
+        """The statistics once two readings agree: the server counts an execution shortly after it answered.
+
+        While others load the model no two readings agree; after a second the last one is taken.
+        """
+        last = self.statistics(model)
+        for _ in range(SETTLE_READINGS):
+            time.sleep(SETTLE_S)
+            now = self.statistics(model)
+            if now == last:
+                break
+            last = now
+        return last
 
     def request(self, model: str, inputs: Mapping[str, npt.NDArray[Any]]) -> Request:
         """Check *inputs* against the model and serialise them; arrays have the batch on axis 0."""

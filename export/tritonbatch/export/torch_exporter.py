@@ -112,7 +112,7 @@ def _quiet() -> Iterator[None]:
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
-        # A failed trace is printed to stderr, outside of any logger. Stdout stays, since a progress display draws there.
+        # A failed trace is printed to stderr by no logger. Stdout stays, since a progress display draws there.
         with warnings.catch_warnings(), redirect_stderr(io.StringIO()):
             warnings.simplefilter("ignore")
             yield

@@ -24,11 +24,11 @@ def service_times(
     requests = {size: client.request(model, inputs) for size, inputs in batches.items()}
     for request in requests.values():  # the first executions of a size are never typical
         client.send(request)
-    before = client.statistics(model)
+    before = client.settled_statistics(model)
     for request in requests.values():
         for _ in range(REPEATS):
             client.send(request)
-    seen = {e.batch_size: e.occupancy_ms for e in executions_between(before, client.statistics(model))}
+    seen = {e.batch_size: e.occupancy_ms for e in executions_between(before, client.settled_statistics(model))}
     if missing := [size for size in requests if size not in seen]:
         raise ServerError(f"{client.url} counted no execution of {missing[0]} rows of {model}; expected {REPEATS}.")
     return {size: seen[size] for size in requests}

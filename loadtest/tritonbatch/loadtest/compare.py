@@ -162,9 +162,9 @@ def _run(
         samples=subject.samples,
     )
     progress(what, 0, load.requests)
-    before = client.statistics(model)
+    before = client.settled_statistics(model)
     run_locust(drive, load, run, lambda done: progress(what, done, load.requests))
-    after = client.statistics(model)
+    after = client.settled_statistics(model)
     write_json(run / "server.json", {"before": before, "after": after, "config": config})
 
 
