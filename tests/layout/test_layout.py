@@ -65,7 +65,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_imports_without_the_checkout(wheel: Path, tmp_path: Path) -> None:
-    """Unpacked alone, before the environment's own packages, the wheel holds every stage and takes nothing from here."""
+    """Unpacked alone, before the environment's own packages, the wheel holds every stage."""
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(tmp_path)
     # The editable install adds the checkout's roots through a .pth file; drop them, keep its dependencies.

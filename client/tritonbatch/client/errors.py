@@ -22,6 +22,8 @@ from tritonbatch.errors import RequestFailed
 class Unreachable(RequestFailed):
     """Nothing answers at the address."""
 
+    exit_code = 2
+
 
 class Overloaded(RequestFailed):
     """The server refuses for now: its queue is full, or it is stopping or not ready."""

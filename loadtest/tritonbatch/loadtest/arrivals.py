@@ -43,6 +43,8 @@ def schedule(process: str, rate_per_s: float, requests: int, seed: int) -> Sched
         raise InvalidInput(f"The arrival rate is {rate_per_s}/s: expected a number above 0.")
     if requests < 1:
         raise InvalidInput(f"The number of requests is {requests}: expected at least 1.")
+    if seed < 0:
+        raise InvalidInput(f"The seed is {seed}: expected 0 or more.")
     return PROCESSES[process](rate_per_s, requests, seed)
 
 

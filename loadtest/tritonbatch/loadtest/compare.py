@@ -17,11 +17,12 @@ from typing import Any
 
 from tritonbatch.client import Client, Protocol
 from tritonbatch.errors import InvalidInput
+from tritonbatch.loadtest.arrivals import schedule
 from tritonbatch.loadtest.calibrate import service_times
 from tritonbatch.loadtest.folder import run_folder, write_json
 from tritonbatch.loadtest.generator import Drive, run_locust
 from tritonbatch.loadtest.plan import Load, chosen_loads, given_loads
-from tritonbatch.loadtest.samples import sample_batches
+from tritonbatch.loadtest.samples import load_samples, sample_batches
 from tritonbatch.server import EmbeddedServer
 from tritonbatch.server.embedded import machine
 
@@ -96,11 +97,12 @@ def compare(
     A variant whose name starts with ``static`` is driven by a client that sends full batches.
 
     Raises:
-        InvalidInput: the folder already holds a comparison.
+        InvalidInput: the folder already holds a comparison, or a setting cannot be; nothing was written or started.
         TritonbatchError: a server or a run failed; the runs that finished are kept.
     """
     if (folder / "manifest.json").exists():
         raise InvalidInput(f"{folder} already holds a comparison: expected a new or empty folder; choose another.")
+    _check(subjects, traffic)
     folder.mkdir(parents=True, exist_ok=True)
     manifest = _manifest(subjects, variants, traffic)
     write_json(folder / "manifest.json", manifest)
@@ -122,6 +124,14 @@ def compare(
 def is_static(variant: str) -> bool:
     """Whether the client, not the server, forms the batches of *variant*."""
     return variant.startswith("static")
+
+
+def _check(subjects: Sequence[Subject], traffic: Traffic) -> None:
+    for load in given_loads(traffic.rates_per_s or [1.0], seconds=traffic.seconds, seed=traffic.seed):
+        schedule(load.process, load.rate_per_s, 1, load.seed)
+    for subject in subjects:
+        if subject.samples is not None:
+            load_samples(subject.samples)
 
 
 def _calibration_order(variant: str) -> int:

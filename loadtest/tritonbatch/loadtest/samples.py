@@ -27,13 +27,18 @@ def sample_batches(client: Client, model: str, rows: int, samples: Path | None) 
     if samples is None:
         rng, metadata = np.random.default_rng(0), client.metadata(model)
         return [random_inputs(metadata, rows, rng) for _ in range(max(1, POOL // rows))]
-    arrays = _load(samples)
+    arrays = load_samples(samples)
     length = len(next(iter(arrays.values())))
     take = [np.arange(start * rows, (start + 1) * rows) % length for start in range(max(1, min(POOL, length) // rows))]
     return [{name: array[index] for name, array in arrays.items()} for index in take]
 
 
-def _load(samples: Path) -> Batch:
+def load_samples(samples: Path) -> Batch:
+    """Read rows for every input from an .npz file.
+
+    Raises:
+        InvalidInput: the file cannot be read, is empty, or its arrays differ in length.
+    """
     try:
         with np.load(samples, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}

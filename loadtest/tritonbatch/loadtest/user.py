@@ -78,6 +78,10 @@ class OpenLoopUser(User):
         options = self.environment.parsed_options
         if not options.model:
             raise InvalidInput("No model was named: expected --model NAME, one that the server has loaded.")
+        for flag, number in (("--client-batch", options.client_batch), ("--cap", options.cap)):
+            if number < 1:
+                raise InvalidInput(f"{flag} is {number}: expected at least 1.")
+        self.arrivals = schedule(options.arrivals, options.rate, options.requests, options.seed)
         host = str(self.host or options.host or "").removeprefix("http://").rstrip("/")
         if options.protocol == "grpc":
             import grpc.experimental.gevent  # noqa: PLC0415 - must come before any channel, and only then
@@ -94,8 +98,7 @@ class OpenLoopUser(User):
         if not self.prepared:
             raise StopUser
         options = self.environment.parsed_options
-        arrivals = schedule(options.arrivals, options.rate, options.requests, options.seed)
-        records = Records(Path(options.records).stem, options.model, options.variant, arrivals)
+        records = Records(Path(options.records).stem, options.model, options.variant, self.arrivals)
         progress = gevent.spawn(self._report_progress, records, options.progress_fd)
         played = None
         try:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from tritonbatch.observe.measurement import Measurement, service_curve
 from tritonbatch.report.wording import in_load_order
 
-WORTHWHILE = 1.2
-"""A factor in throughput below this does not pay for the wait in a queue; one run repeats to about 10%."""
+WORTHWHILE = 1.5
+"""A factor in throughput below this is the fixed cost of an execution, shared; the rows themselves cost as much as
+alone, so every request of a batch waits for work that is not its own and gets little for it."""
 
 OFFLINE_WORTHWHILE = 1.05
 """Work that can wait takes every gain beyond what one run repeats to: nothing is lost by waiting."""

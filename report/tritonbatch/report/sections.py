@@ -91,7 +91,7 @@ def _gains(verdict: Verdict | None) -> str:
         return ""
     rows = "".join(
         f'<tr><th scope="row">{size}</th>{"".join(f"<td>{text(cell)}</td>" for cell in cells)}</tr>'
-        for size, *cells in gain_rows(verdict)
+        for size, *cells in gain_rows(verdict.gains)
     )
     caption = (
         "t(B) is the mean over the executions of this size, from the server's statistics; a row with few is noise."

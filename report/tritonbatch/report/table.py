@@ -14,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tritonbatch.observe.measurement import Measurement
+from tritonbatch.report.explanation import Gain
 from tritonbatch.report.verdict import Verdict
 from tritonbatch.report.wording import (
     TIMES,
@@ -33,6 +34,9 @@ WIDE = 100
 
 ROOMY = 115
 """Columns from which there is room for two spaces between the cells."""
+
+MOST_SIZES = 8
+"""Batch sizes in the terminal's table of gains; a dynamic run may form every size there is."""
 
 HEADS = ("through-\nput /s", "p50\nms", "p95\nms", "p99\nms", "p99\nsent", "mean\nbatch")
 NUMBERS = ("throughput/s", "p50 ms", "p95 ms", "p99 ms", "p99 sent ms", "mean batch")
@@ -90,16 +94,17 @@ def results_tables(measurements: Iterable[Measurement]) -> list[ResultsTable]:
 
 
 def gains_table(verdict: Verdict) -> Table:
-    """t(B) and the factor it allows, by batch size."""
+    """t(B) and the factor it allows, for size 1 and the sizes that carried the most rows; the page has them all."""
+    telling = sorted(verdict.gains, key=lambda g: (g.batch_size != 1, -g.batch_size * g.executions))[:MOST_SIZES]
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for name in GAIN_HEADS:
         table.add_column(name, justify="right")
-    for row in gain_rows(verdict):
+    for row in gain_rows(sorted(telling, key=lambda g: g.batch_size)):
         table.add_row(*row)
     return table
 
 
-def gain_rows(verdict: Verdict) -> list[tuple[str, ...]]:
+def gain_rows(gains: Iterable[Gain]) -> list[tuple[str, ...]]:
     """The cells under :data:`GAIN_HEADS`, a row per batch size."""
     return [
         (
@@ -110,7 +115,7 @@ def gain_rows(verdict: Verdict) -> list[tuple[str, ...]]:
             per_second(g.per_s),
             times(g.gain),
         )
-        for g in verdict.gains
+        for g in gains
     ]
 
 
