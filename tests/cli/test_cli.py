@@ -138,6 +138,9 @@ def test_compare_on_a_running_server_and_report_again(server: EmbeddedServer, tm
     assert again.returncode == 0, again.stderr
     assert page.stat().st_size > 1_000_000
     assert again.stdout.strip() in first.stdout
+    written = run(["report", "out", "--markdown"], tmp_path).stdout
+    assert written.startswith("**linear**\n\n| load | variant |")
+    assert written.count("\n| 200/s") == 2
     too_large = run(["compare", "--url", url, "--model", "linear", "--static-batch", "99"], tmp_path)
     assert too_large.returncode == 2
     assert "--static-batch is 99: expected 2 to 8" in too_large.stderr

@@ -27,7 +27,7 @@ def demo(
     output: Annotated[
         Path | None, typer.Option(help="Where to leave records and page; runs/demo-… by default.")
     ] = None,
-    seconds: Annotated[float, typer.Option(help="About how long the longest run takes.")] = 6.0,
+    seconds: Annotated[float, typer.Option(help="About how long the longest run takes.")] = 5.0,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 1,
 ) -> None:
     """Export two real models, serve serial, static and dynamic, load each, and say which to use for what.

@@ -16,7 +16,7 @@ STEADY_UTILISATION = 0.5
 """Of 1 / t(1): an execution occupies its instance for longer than its compute, so true utilisation is higher."""
 OVERLOAD = 1.25
 """Times B / t(B): enough above capacity that the queue never runs dry, little enough to stay a plausible peak."""
-LEAST_REQUESTS, MOST_REQUESTS = 150, 20_000
+LEAST_REQUESTS, MOST_REQUESTS = 120, 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
