@@ -14,7 +14,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonbatch.cli.options import DEFAULT_REPOSITORY
 from tritonbatch.cli.steps import Steps
 from tritonbatch.errors import InvalidInput
-from tritonbatch.export.build import build_from_file, build_named
+from tritonbatch.export.build import build_spec
 from tritonbatch.export.difference import Difference
 from tritonbatch.export.record import Built
 from tritonbatch.repository.config import Instances, onnx_config
@@ -98,10 +98,7 @@ def export_one(
     def step(what: str) -> None:
         progress(f"export {chosen}: {what}")
 
-    if spec.endswith(".onnx"):
-        built = build_from_file(Path(spec), directory, max_batch_size=batching.max_batch_size, progress=step)
-    else:
-        built = build_named(spec, directory, max_batch_size=batching.max_batch_size, progress=step)
+    built = build_spec(spec, directory, max_batch_size=batching.max_batch_size, progress=step)
     config = _config(chosen, built, batching)
     changed = write_variants(directory, standard_variants(config, batching.static_batch, batching.dynamic))
     return _summary(chosen, built, changed)

@@ -33,6 +33,22 @@ Progress = Callable[[str], None]
 _SAMPLES_SEED = 3
 
 
+def build_spec(
+    spec: str, model_directory: Path, *, max_batch_size: int, version: int = 1, progress: Progress | None = None
+) -> Built:
+    """Export whatever *spec* names: a built-in model, ``package.module:factory``, or an .onnx file.
+
+    Raises:
+        InvalidInput, NotSupported, ExportRejected: See ``build_named`` and ``build_from_file``.
+    """
+    if spec.endswith(".onnx"):
+        source = Path(spec)
+        return build_from_file(
+            source, model_directory, max_batch_size=max_batch_size, version=version, progress=progress
+        )
+    return build_named(spec, model_directory, max_batch_size=max_batch_size, version=version, progress=progress)
+
+
 def build_named(
     spec: str, model_directory: Path, *, max_batch_size: int, version: int = 1, progress: Progress | None = None
 ) -> Built:
