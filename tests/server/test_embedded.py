@@ -18,7 +18,7 @@ import pytest
 from tritonbatch.client import Client
 from tritonbatch.errors import InvalidInput, NotSupported, ServerFailed
 from tritonbatch.server import EmbeddedServer, Ports, provision
-from tritonbatch.server import embedded as embedded_module
+from tritonbatch.server.log import error_lines
 
 pytestmark = pytest.mark.triton
 
@@ -206,5 +206,5 @@ def test_the_log_reader_finds_the_reason_among_noise() -> None:
     log = (
         'E1130 08:18:30.1 1 cuda.cc:1] "CudaDriverHelper has not been initialized."\nerror: creating server: because\n'
     )
-    assert embedded_module.error_lines(log) == "creating server: because"
-    assert embedded_module.error_lines("") == "it printed nothing"
+    assert error_lines(log) == "creating server: because"
+    assert error_lines("") == "it printed nothing"

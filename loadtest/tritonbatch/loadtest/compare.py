@@ -24,7 +24,7 @@ from tritonbatch.loadtest.generator import Drive, run_locust
 from tritonbatch.loadtest.plan import Load, chosen_loads, given_loads
 from tritonbatch.loadtest.samples import load_samples, sample_batches
 from tritonbatch.server import EmbeddedServer
-from tritonbatch.server.embedded import machine
+from tritonbatch.server.machine import machine
 
 Progress = Callable[[str, int, int], None]
 """``progress(what, done, total)``: what is going on, and how much of it is done."""

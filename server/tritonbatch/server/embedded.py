@@ -8,40 +8,27 @@ It knows the server's command line and its life; not what is in a configuration,
 
 from __future__ import annotations
 
-import os
-import platform
 import shutil
-import socket
 import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from tritonbatch.errors import InvalidInput, NotSupported, ServerFailed
+from tritonbatch.server.launch import PACKAGE, Ports, assemble_backends, environment, free_ports
 from tritonbatch.server.log import error_lines
 from tritonbatch.server.provision import check_machine, default_runtime, is_provisioned, tritonserver
 
-PACKAGE = Path(__file__).parent
 EXIT_TIMEOUT_S = 10
 START_ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
-    """The server's three TCP ports; 0 means any free one."""
-
-    http: int = 0
-    grpc: int = 0
-    metrics: int = 0
+ANY_FREE = Ports()
 
 
 class EmbeddedServer:
@@ -62,7 +49,7 @@ class EmbeddedServer:
         *,
         config_name: str | None = None,
         models: Sequence[str] = (),
-        ports: Ports = Ports(),
+        ports: Ports = ANY_FREE,
         arguments: Sequence[str] = (),
         ready_timeout_s: float = 120.0,
     ) -> None:
@@ -111,7 +98,7 @@ class EmbeddedServer:
         _check_repository(self.repository, self.models)
         wanted = self.ports
         for attempt in range(1, START_ATTEMPTS + 1):
-            self.ports = _free_ports(wanted)
+            self.ports = free_ports(wanted)
             try:
                 self._launch(runtime)
                 self._wait_until_ready()
@@ -144,7 +131,7 @@ class EmbeddedServer:
     def _launch(self, runtime: Path) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="tritonbatch-server-"))
         shm_prefix = f"tritonbatch_{uuid.uuid4().hex[:12]}"
-        server = self._command(runtime, _assemble_backends(runtime, self._folder / "backends"), shm_prefix)
+        server = self._command(runtime, assemble_backends(runtime, self._folder / "backends"), shm_prefix)
         guard = [sys.executable, "-I", "-S", str(PACKAGE / "guard.py"), str(EXIT_TIMEOUT_S), shm_prefix]
         with (self._folder / "server.log").open("wb") as log:
             self._guard = subprocess.Popen(
@@ -152,7 +139,7 @@ class EmbeddedServer:
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env=_environment(runtime),
+                env=environment(runtime),
                 start_new_session=True,  # Ctrl-C in the terminal reaches this process only, which then stops the server
             )
 
@@ -207,69 +194,9 @@ def _check_repository(repository: Path, models: Sequence[str]) -> None:
         raise InvalidInput(f"No model {missing[0]!r} in {repository}: it holds {', '.join(present) or 'nothing'}.")
 
 
-def _assemble_backends(runtime: Path, folder: Path) -> Path:
-    """Copy the Python backend, its stub for this Python, and our `onnxruntime` backend into one directory.
-
-    Copies, not links: Triton refuses a backend library whose real path lies outside the backend directory.
-    """
-    source = runtime / "pytriton" / "tritonserver"
-    minor = f"{sys.version_info.major}.{sys.version_info.minor}"
-    shutil.copytree(source / "backends" / "python", folder / "python", ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy2(source / "python_backend_stubs" / minor / "triton_python_backend_stub", folder / "python")
-    shutil.copytree(PACKAGE / "backends" / "onnxruntime", folder / "onnxruntime")
-    return folder
-
-
-def _environment(runtime: Path) -> dict[str, str]:
-    """The stub takes its packages from the first python3 on PATH, and libpython from LD_LIBRARY_PATH."""
-    libraries = f"{runtime / 'nvidia_pytriton.libs'}:{sysconfig.get_config_var('LIBDIR')}"
-    inherited = os.environ.get("LD_LIBRARY_PATH")
-    return {
-        **os.environ,
-        "LD_LIBRARY_PATH": f"{libraries}:{inherited}" if inherited else libraries,
-        "PATH": f"{Path(sys.executable).parent}:{os.environ.get('PATH', os.defpath)}",
-        "PYTHONDONTWRITEBYTECODE": "1",  # the backend's folder may be read-only, and is never ours to litter
-    }
-
-
-def _free_ports(wanted: Ports) -> Ports:
-    """Fill the zeros of *wanted* with ports that are free now; check the others."""
-    sockets = {name: socket.socket() for name in ("http", "grpc", "metrics")}
-    try:
-        for name, listener in sockets.items():
-            port: int = getattr(wanted, name)
-            try:
-                listener.bind(("127.0.0.1", port))
-            except OSError as error:
-                flag = f"--{name}-port"
-                raise InvalidInput(f"Port {port} is taken ({error.strerror}): give another {flag}, or 0.") from error
-        return Ports(**{name: listener.getsockname()[1] for name, listener in sockets.items()})
-    finally:
-        for listener in sockets.values():
-            listener.close()
-
-
 def _answers_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - an http URL built above
             return bool(response.status == 200)
     except (urllib.error.URLError, OSError):
         return False
-
-
-def machine() -> dict[str, str | int]:
-    """What a measurement must say about where it was taken."""
-    return {
-        "system": platform.platform(),
-        "processor": _processor(),
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 0,
-        "python": platform.python_version(),
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown")
