@@ -6,13 +6,18 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
+import psutil
 import pytest
 
-from tritonbatch.errors import InvalidInput
-from tritonbatch.loadtest.compare import Subject, Traffic, compare, embedded, running
+from tritonbatch.errors import InvalidInput, ServerFailed
+from tritonbatch.loadtest.compare import Subject, Traffic, compare
 from tritonbatch.loadtest.folder import run_folder
+from tritonbatch.loadtest.records import read_records
+from tritonbatch.loadtest.serving import check_served, embedded, running
 from tritonbatch.observe.measurement import service_curve
 from tritonbatch.observe.read import read_comparison
+from tritonbatch.repository.layout import variant_config
 from tritonbatch.server import EmbeddedServer
 
 pytestmark = pytest.mark.triton
@@ -66,6 +71,36 @@ def test_a_running_server_is_driven_as_it_is(server: EmbeddedServer, tmp_path: P
     assert (static.variant, served.variant) == ("static-4", "served")
     assert [e.batch_size for e in static.executions] == [4]
     assert served.scheduler == "dynamic"
+
+
+def test_a_baseline_that_the_server_completed_is_refused(repository: Path) -> None:
+    """A served configuration with another scheduler or batch limit than its file is not measured under that name."""
+    written = variant_config(repository, "linear", "static")
+    check_served(written, written)
+    completed = variant_config(repository, "linear", "static")
+    completed.dynamic_batching.SetInParent()
+    with pytest.raises(ServerFailed, match="linear with scheduler dynamic, its configuration says default"):
+        check_served(written, completed)
+    with pytest.raises(ServerFailed, match="linear with max_batch_size 1, its configuration says 4"):
+        check_served(written, variant_config(repository, "linear", "serial"))
+
+
+def test_a_server_that_dies_under_load_is_named(repository: Path, tmp_path: Path) -> None:
+    """Killed in the middle of a run, the server's end is the error, and what was recorded until then is kept."""
+    subject = Subject(model="linear", static_batch=4)
+
+    def kill(what: str, done: int, total: int) -> None:
+        if 0 < done < total:
+            for process in psutil.Process().children(recursive=True):
+                if process.name() == "tritonserver":
+                    process.kill()
+
+    serving = embedded(repository, ["linear"], "http")
+    traffic = Traffic(rates_per_s=[50.0], seconds=3.0)
+    with pytest.raises(ServerFailed, match="stopped by itself"):
+        compare(tmp_path, serving, [subject], ["dynamic"], traffic, kill)
+    records = read_records(run_folder(tmp_path, "linear", "50/s", "dynamic") / "records.parquet")
+    assert 0 < np.count_nonzero(records.status == 1) < len(records) == 150
 
 
 def test_a_folder_with_a_comparison_is_not_overwritten(folder: Path) -> None:

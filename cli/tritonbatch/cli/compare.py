@@ -15,6 +15,7 @@ from tritonbatch.cli.steps import Steps
 from tritonbatch.client import Client, Unreachable
 from tritonbatch.errors import InvalidInput
 from tritonbatch.loadtest import compare as comparison
+from tritonbatch.loadtest.serving import Serving, embedded, running
 from tritonbatch.repository.layout import models_in, variant_config
 
 VARIANTS = "serial,static,dynamic"
@@ -64,20 +65,20 @@ def compare(
     )
     if url:
         subjects, chosen = remote_subjects(url, traffic, model or [], static_batch, samples)
-        serving = comparison.running(url, traffic.protocol)
+        serving = running(url, traffic.protocol)
     else:
         subjects = local_subjects(repository, model or models_in(repository), samples)
         chosen = names(variants, "variants")
         for subject in subjects:
             for variant in chosen:
                 variant_config(repository, subject.model, variant)
-        serving = comparison.embedded(repository, [subject.model for subject in subjects], traffic.protocol)
+        serving = embedded(repository, [subject.model for subject in subjects], traffic.protocol)
     run_comparison(output or new_run_folder("compare"), serving, subjects, chosen, traffic, console)
 
 
 def run_comparison(
     folder: Path,
-    serving: comparison.Serving,
+    serving: Serving,
     subjects: Sequence[comparison.Subject],
     variants: Sequence[str],
     traffic: comparison.Traffic,

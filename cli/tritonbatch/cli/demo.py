@@ -12,7 +12,8 @@ from tritonbatch.cli.compare import VARIANTS, local_subjects, run_comparison
 from tritonbatch.cli.export import Batching, export_one
 from tritonbatch.cli.options import DEFAULT_REPOSITORY, names, new_run_folder
 from tritonbatch.cli.steps import Steps
-from tritonbatch.loadtest.compare import Traffic, embedded
+from tritonbatch.loadtest.compare import Traffic
+from tritonbatch.loadtest.serving import embedded
 
 # The ranking model reads 76 MB of weights per execution whatever the batch, so a large batch costs little more; the
 # encoder computes in proportion to its rows, so a large batch would only make everyone wait.

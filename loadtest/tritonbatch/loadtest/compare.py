@@ -6,9 +6,8 @@ server at an address, as it is configured. What the numbers mean is decided else
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,7 +22,7 @@ from tritonbatch.loadtest.folder import run_folder, write_json
 from tritonbatch.loadtest.generator import Drive, run_locust
 from tritonbatch.loadtest.plan import Load, chosen_loads, given_loads
 from tritonbatch.loadtest.samples import load_samples, sample_batches
-from tritonbatch.server import EmbeddedServer
+from tritonbatch.loadtest.serving import Serving
 from tritonbatch.server.machine import machine
 
 Progress = Callable[[str, int, int], None]
@@ -49,39 +48,6 @@ class Traffic:
     seconds: float = 8.0
     seed: int = 1
     protocol: Protocol = "http"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Endpoint:
-    """A running server: where Locust sends, and where statistics are read (HTTP or gRPC, as *protocol* says)."""
-
-    url: str
-    protocol: Protocol
-
-
-Serving = Callable[[str], contextlib.AbstractContextManager[Endpoint]]
-"""``serving(variant)`` gives a server with that variant for the length of a ``with`` block."""
-
-
-def embedded(repository: Path, models: Sequence[str], protocol: Protocol) -> Serving:
-    """Serve each variant of *models* from *repository* with an embedded server of its own."""
-
-    @contextlib.contextmanager
-    def serving(variant: str) -> Iterator[Endpoint]:
-        with EmbeddedServer(repository, config_name=variant, models=models) as server:
-            yield Endpoint(url=server.grpc_url if protocol == "grpc" else server.http_url, protocol=protocol)
-
-    return serving
-
-
-def running(url: str, protocol: Protocol) -> Serving:
-    """Use the server at *url* for every variant, as it is configured."""
-
-    @contextlib.contextmanager
-    def serving(variant: str) -> Iterator[Endpoint]:  # noqa: ARG001 - it serves what it serves
-        yield Endpoint(url=url, protocol=protocol)
-
-    return serving
 
 
 def compare(
