@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 import tomllib
@@ -106,3 +107,17 @@ def test_what_is_pinned_has_neither_addresses_nor_hashes() -> None:
     extras = SETTINGS["project"]["optional-dependencies"]
     named = SETTINGS["project"]["dependencies"] + extras["cpu"] + extras["models"] + extras["dev"]
     assert {item.split("=")[0].split(">")[0].split("[")[0].lower() for item in named} <= pinned
+
+
+def test_files_and_functions_stay_small_enough_to_read() -> None:
+    """No Python file is over 500 lines, no function over 60."""
+    files = [path for root in [*ROOTS, "tests"] for path in (ROOT / root).rglob("*.py")]
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in files}
+    assert [str(path) for path in files if len(path.read_text(encoding="utf-8").splitlines()) > 500] == []
+    functions = [
+        (node.end_lineno - node.lineno + 1, f"{path.name}:{node.name}")
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert [name for lines, name in functions if lines > 60] == []
