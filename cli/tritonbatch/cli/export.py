@@ -3,59 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 from rich.console import Console
-from tritonclient.grpc.model_config_pb2 import ModelConfig
 
+from tritonbatch.cli import export_flags as flags
+from tritonbatch.cli.batching import Batching, check_batching, stem, write_configurations
+from tritonbatch.cli.batching_flags import gpu_numbers, priority_of
 from tritonbatch.cli.options import DEFAULT_REPOSITORY
 from tritonbatch.cli.steps import Steps
 from tritonbatch.errors import InvalidInput
 from tritonbatch.export.build import build_spec
 from tritonbatch.export.difference import Difference
 from tritonbatch.export.record import Built
-from tritonbatch.repository.config import Instances, onnx_config
-from tritonbatch.repository.layout import write_variants
-from tritonbatch.repository.variants import DynamicBatching, standard_variants
+from tritonbatch.repository.catalogue import STANDARD
+from tritonbatch.repository.config import Instances
+from tritonbatch.repository.gpu_in_hand import gpus_in_hand
+from tritonbatch.repository.gpus import MIB, Defaults, defaults_for
+from tritonbatch.repository.priority import QueuePolicy
+from tritonbatch.repository.variants import DynamicBatching
+from tritonbatch.repository.versions import check_only_version_1, publish, versions
 
-DEFAULT_MAX_BATCH = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batching:
-    """Everything about batching that an export writes into the variants."""
-
-    max_batch_size: int
-    static_batch: int
-    dynamic: DynamicBatching = DynamicBatching()  # noqa: RUF009 - frozen
-    instances: Instances = Instances()  # noqa: RUF009 - frozen
+__all__ = ["Batching", "default_name", "export", "export_one"]
 
 
 def export(
-    spec: Annotated[
-        list[str],
-        typer.Argument(help="digits, ranking_mlp, minilm; package.module:factory of your own; or a .onnx file."),
-    ],
-    repository: Annotated[Path, typer.Option(help="The model repository to write to.")] = DEFAULT_REPOSITORY,
-    name: Annotated[
-        str | None, typer.Option(help="Name in the repository; the model's or the file's by default.")
-    ] = None,
-    max_batch_size: Annotated[
-        int, typer.Option(help="Largest batch that will be verified and served.")
-    ] = DEFAULT_MAX_BATCH,
-    static_batch: Annotated[int | None, typer.Option(help="Batch of the static variant; half the maximum.")] = None,
-    preferred: Annotated[
-        list[int] | None, typer.Option(help="Preferred batch size of the dynamic variant; repeat for several.")
-    ] = None,
-    queue_delay_us: Annotated[int, typer.Option(help="Longest wait of a request for its batch, in µs.")] = 0,
-    instances: Annotated[int, typer.Option(help="Instances of the model.")] = 1,
-    threads: Annotated[int, typer.Option(help="Threads of one instance within an operator.")] = 1,
-    gpu: Annotated[bool, typer.Option("--gpu", help="Write KIND_GPU instead of KIND_CPU.")] = False,  # noqa: FBT002
+    spec: flags.Spec,
+    *,
+    repository: flags.Repository = DEFAULT_REPOSITORY,
+    name: flags.Name = None,
+    keep: flags.Keep = None,
+    max_batch_size: flags.MaxBatch = None,
+    variant: flags.Variant = None,
+    static_batch: flags.StaticBatch = None,
+    preferred: flags.Preferred = None,
+    queue_delay_us: flags.QueueDelay = 0,
+    max_queue: flags.MaxQueue = 0,
+    queue_timeout_us: flags.QueueTimeout = 0,
+    priority_levels: flags.PriorityLevels = None,
+    level: flags.Level = None,
+    warm_up: flags.WarmUp = False,
+    cache: flags.Cache = False,
+    slo_ms: flags.SloMs = None,
+    instances: flags.InstanceCount = None,
+    threads: flags.Threads = 1,
+    gpu: flags.OnGpu = False,
+    gpus: flags.Gpus = None,
+    row_mib: flags.RowMib = 0.0,
+    for_gpu: flags.ForGpu = None,
 ) -> None:
-    """Turn models into ONNX, verify them, and write the variants serial, static and dynamic.
+    """Turn models into ONNX, verify them, and write the variants serial, static and dynamic, or those asked for.
 
     A model is written only after its ONNX file was run: the batch axis is dynamic on every tensor, the results equal
     torch's at several batch sizes, and a row does not depend on its neighbours. Nothing is rebuilt that did not change.
@@ -65,27 +63,68 @@ def export(
 
     [bold]tritonbatch export my_package.models:ranker --preferred 8 --preferred 16 --queue-delay-us 2000[/]
 
-    [bold]tritonbatch export resnet50.onnx --name resnet50 --gpu[/]
+    [bold]tritonbatch export ranker.onnx --keep 3 --variant online --variant static-32 --warm-up[/]
+
+    [bold]tritonbatch export resnet50.onnx --gpus 0,1 --for-gpu L4 --for-gpu H100[/]
     """
-    if name and len(spec) > 1:
-        raise InvalidInput(f"--name is {name!r} for {len(spec)} models: expected one model; export them one by one.")
+    on = gpu_numbers(gpus)
+    kind = "KIND_GPU" if gpu or on else "KIND_CPU"
+    begin = _defaults(spec, kind, row_mib, max_batch_size)
+    count = begin.instances if instances is None else instances
     batching = Batching(
-        max_batch_size=max_batch_size,
-        static_batch=static_batch or max(max_batch_size // 2, 1),
+        max_batch_size=begin.max_batch_size,
+        static_batch=begin.static_batch if static_batch is None else static_batch,
         dynamic=DynamicBatching(preferred_batch_sizes=tuple(preferred or ()), max_queue_delay_us=queue_delay_us),
-        instances=Instances(count=instances, kind="KIND_GPU" if gpu else "KIND_CPU", intra_op_threads=threads),
+        instances=Instances(count=count, kind=kind, intra_op_threads=threads),
+        variants=tuple(variant or STANDARD),
+        priority=priority_of(priority_levels, level or ()),
+        queue=QueuePolicy(timeout_us=queue_timeout_us, max_queue_size=max_queue),
+        cache=cache,
+        warm_up=warm_up,
+        gpus=on,
+        for_gpus=tuple(key.upper() for key in for_gpu or ()),
+        slo_ms=slo_ms,
     )
+    _export_all(spec, repository, name, batching, keep)
+
+
+def _export_all(specs: Sequence[str], repository: Path, name: str | None, batching: Batching, keep: int | None) -> None:
+    if name and len(specs) > 1:
+        raise InvalidInput(f"--name is {name!r} for {len(specs)} models: expected one model; export them one by one.")
     console = Console()
     with Steps(console) as steps:
-        reports = [export_one(each, repository, name, batching, lambda what: steps(what, 0, 1)) for each in spec]
+        reports = [
+            export_one(each, repository, name, batching, lambda what: steps(what, 0, 1), keep=keep) for each in specs
+        ]
     for report in reports:
         console.print(report, markup=False, highlight=False, soft_wrap=True)
 
 
+def _defaults(specs: Sequence[str], kind: str, row_mib: float, max_batch_size: int | None) -> Defaults:
+    """Where to begin: at *max_batch_size* if it is given, else at what suits the first GPU here, or a CPU."""
+    found = gpus_in_hand()[:1] if kind == "KIND_GPU" and max_batch_size is None else ()
+    if not found:
+        usual = defaults_for("", 0, 0, 0)
+        largest = usual.max_batch_size if max_batch_size is None else max_batch_size
+        return replace(usual, max_batch_size=largest, static_batch=max(largest // 2, 1))
+    sizes = [Path(each).stat().st_size for each in specs if each.endswith(".onnx") and Path(each).is_file()]
+    begin = defaults_for(found[0].name, found[0].memory_mib, int(row_mib * MIB), max(sizes, default=0))
+    Console().print(f"Begin at batches of {begin.max_batch_size} ({begin.reason}).", markup=False, highlight=False)
+    return begin
+
+
 def export_one(
-    spec: str, repository: Path, name: str | None, batching: Batching, progress: Callable[[str], None]
+    spec: str,
+    repository: Path,
+    name: str | None,
+    batching: Batching,
+    progress: Callable[[str], None],
+    *,
+    keep: int | None = None,
 ) -> str:
     """Export one model and write its variants; return what was done in a few words.
+
+    With *keep* a changed model becomes a new version, and that many of the newest stay; without, version 1 is replaced.
 
     Raises:
         InvalidInput: the spec names no model, or a batching setting is out of range (before anything is built).
@@ -98,27 +137,34 @@ def export_one(
     def step(what: str) -> None:
         progress(f"export {chosen}: {what}")
 
-    built = build_spec(spec, directory, max_batch_size=batching.max_batch_size, progress=step)
-    config = _config(chosen, built, batching)
-    changed = write_variants(directory, standard_variants(config, batching.static_batch, batching.dynamic))
-    return _summary(chosen, built, changed)
+    def build(folder: Path, version: int) -> Built:
+        return build_spec(spec, folder, max_batch_size=batching.max_batch_size, version=version, progress=step)
+
+    if keep is None:
+        check_only_version_1(directory)
+        built = build(directory, 1)
+        changed = write_configurations(directory, stem(chosen, built.inputs, built.outputs, batching), batching)
+        return _summary(chosen, built, changed)
+    built, version = _publish(directory, keep, build)
+    changed = write_configurations(directory, stem(chosen, built.inputs, built.outputs, batching), batching)
+    kept = ", ".join(str(number) for number in versions(directory))
+    return f"{_summary(chosen, built, changed)}\n  version {version} is served; kept: {kept}"
+
+
+def _publish(directory: Path, keep: int, build: Callable[[Path, int], Built]) -> tuple[Built, int]:
+    results: list[Built] = []
+
+    def rebuilt(folder: Path, version: int) -> bool:
+        results.append(build(folder, version))
+        return results[-1].rebuilt
+
+    version = publish(directory, keep, rebuilt)
+    return results[-1], version
 
 
 def default_name(spec: str) -> str:
     """The model's name in the repository when none is given: the built-in's, the function's, or the file's stem."""
     return Path(spec).stem if spec.endswith(".onnx") else spec.rpartition(":")[2]
-
-
-def check_batching(name: str, batching: Batching) -> None:
-    """Refuse settings that no server would load, before minutes are spent on the export."""
-    stem = onnx_config(name, (), (), max_batch_size=batching.max_batch_size, instances=batching.instances)
-    standard_variants(stem, batching.static_batch, batching.dynamic)
-
-
-def _config(name: str, built: Built, batching: Batching) -> ModelConfig:
-    return onnx_config(
-        name, built.inputs, built.outputs, max_batch_size=batching.max_batch_size, instances=batching.instances
-    )
 
 
 def _summary(name: str, built: Built, changed: Sequence[Path]) -> str:

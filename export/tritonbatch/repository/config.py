@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from google.protobuf import text_format
@@ -44,15 +44,49 @@ def onnx_config(
     Raises:
         InvalidInput: the name cannot be a directory, or a number is out of range.
     """
-    _check(name, max_batch_size, instances)
     config = ModelConfig(name=name, backend="onnxruntime", max_batch_size=max_batch_size)
+    _complete(config, inputs, outputs, instances)
+    config.parameters["intra_op_thread_count"].string_value = str(instances.intra_op_threads)
+    return config
+
+
+def tensorrt_config(
+    name: str,
+    inputs: Sequence[TensorSpec],
+    outputs: Sequence[TensorSpec],
+    *,
+    max_batch_size: int,
+    instances: Instances,
+) -> ModelConfig:
+    """The complete configuration of a TensorRT engine (``model.plan``) without a scheduler, for a GPU.
+
+    The TensorRT backend adds ``dynamic_batching`` by itself to any configuration without a scheduler, so serial and
+    static need a server with ``--disable-auto-complete-config``.
+
+    Raises:
+        InvalidInput: the name cannot be a directory, or a number is out of range.
+    """
+    config = ModelConfig(name=name, platform="tensorrt_plan", backend="tensorrt", max_batch_size=max_batch_size)
+    _complete(config, inputs, outputs, replace(instances, kind="KIND_GPU"))
+    return config
+
+
+def _complete(
+    config: ModelConfig, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], instances: Instances
+) -> None:
+    _check(config.name, config.max_batch_size, instances)
     for spec in inputs:
         config.input.add(name=spec.name, data_type=DataType.Value(spec.data_type), dims=spec.dims)
     for spec in outputs:
         config.output.add(name=spec.name, data_type=DataType.Value(spec.data_type), dims=spec.dims)
     config.instance_group.add(count=instances.count, kind=ModelInstanceGroup.Kind.Value(instances.kind))
-    config.parameters["intra_op_thread_count"].string_value = str(instances.intra_op_threads)
-    return config
+
+
+def copied(config: ModelConfig) -> ModelConfig:
+    """A copy of *config* to change, so that no variant alters the one that it grew from."""
+    changed = ModelConfig()
+    changed.CopyFrom(config)
+    return changed
 
 
 def _check(name: str, max_batch_size: int, instances: Instances) -> None:

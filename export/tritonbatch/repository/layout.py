@@ -4,6 +4,9 @@
 <repository>/<model>/configs/<variant>.pbtxt what `--model-config-name=<variant>` serves
 <repository>/<model>/<version>/model.onnx    the weights
 <repository>/<model>/samples.npz             inputs that make sense to the model, for load generators
+<repository>/<model>/set-aside/<version>/    versions that a rollback took out of service
+<repository>/<model>_bulk/<version>          a link to the weights, for the bulk half of two-instances
+<repository>/<ensemble>/1/                   empty, since Triton wants a version
 """
 
 from __future__ import annotations
@@ -17,23 +20,47 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tritonbatch.errors import InvalidInput
 from tritonbatch.repository.config import config_text, read_config
-from tritonbatch.repository.variants import WHY
+from tritonbatch.repository.shared_weights import share_versions
+from tritonbatch.repository.variants import why
 
 DEFAULT_VARIANT = "dynamic"
 
 
-def write_variants(model_directory: Path, variants: Mapping[str, ModelConfig]) -> list[Path]:
-    """Write every variant, and the default one as config.pbtxt; return the paths whose content changed.
+def write_variants(
+    model_directory: Path,
+    variants: Mapping[str, ModelConfig],
+    *,
+    default: str = DEFAULT_VARIANT,
+    comments: Mapping[str, str] | None = None,
+) -> list[Path]:
+    """Write every variant, and the *default* one as config.pbtxt; return the paths whose content changed.
 
-    A config.pbtxt or variant that differs is kept beside the new one as ``<name>.bak``.
+    A config.pbtxt or variant that differs is kept beside the new one as ``<name>.bak``. On top of a file stands its
+    entry of *comments*, or else why one would serve that variant.
     """
-    texts = {
-        model_directory / "configs" / f"{name}.pbtxt": config_text(config, WHY.get(name, ""))
-        for name, config in variants.items()
-    }
-    default = variants[DEFAULT_VARIANT]
-    texts[model_directory / "config.pbtxt"] = config_text(default, WHY[DEFAULT_VARIANT])
-    return [path for path, text in texts.items() if write_text_keeping_copy(path, text)]
+    texts = {name: config_text(config, (comments or {}).get(name, why(name))) for name, config in variants.items()}
+    files = {model_directory / "configs" / f"{name}.pbtxt": text for name, text in texts.items()}
+    files[model_directory / "config.pbtxt"] = texts[default]
+    return [path for path, text in files.items() if write_text_keeping_copy(path, text)]
+
+
+def write_bulk(model_directory: Path, config: ModelConfig) -> list[Path]:
+    """Write the bulk half of two-instances beside *model_directory*, on its weights; return what changed.
+
+    It has only a config.pbtxt, which every ``--model-config-name`` falls back to.
+    """
+    folder = share_versions(model_directory)
+    path = folder / "config.pbtxt"
+    return [path] if write_text_keeping_copy(path, config_text(config, why("two-instances-bulk"))) else []
+
+
+def write_ensemble(repository: Path, config: ModelConfig) -> Path:
+    """Write the ensemble *config* into *repository* with the empty version that Triton wants; return its folder."""
+    folder = repository / str(config.name)
+    (folder / "1").mkdir(parents=True, exist_ok=True)
+    steps = " and ".join(step.model_name for step in config.ensemble_scheduling.step)
+    write_text_keeping_copy(folder / "config.pbtxt", config_text(config, f"{config.name}: {steps}, one request."))
+    return folder
 
 
 def write_text_keeping_copy(path: Path, text: str) -> bool:
