@@ -105,7 +105,7 @@ def test_a_users_mistake_is_one_sentence_and_exit_code_2(tmp_path: Path, argumen
     [
         (["--variants", "serial,turbo"], "No variant 'turbo' of linear .* it has dynamic, serial, static"),
         (["--variants", "serial,serial"], "expected different names"),
-        (["--model", "ghost"], "No variant 'static' of ghost"),
+        (["--model", "ghost"], "No variant 'serial' of ghost"),
         (["--rate", "0"], "The rate is 0.0: expected a number above 0"),
         (["--rate", "nan"], "The rate is nan: expected a number above 0"),
         (["--rate", "5", "--seconds", "-1"], "The duration is -1.0: expected a number above 0"),

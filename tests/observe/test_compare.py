@@ -18,16 +18,21 @@ from tritonbatch.loadtest.serving import check_served, embedded, running
 from tritonbatch.observe.measurement import service_curve
 from tritonbatch.observe.read import read_comparison
 from tritonbatch.repository.layout import variant_config
+from tritonbatch.repository.variants import caller_batch
 from tritonbatch.server import EmbeddedServer
 
 pytestmark = pytest.mark.triton
+
+
+def ignore(what: str, done: int, total: int) -> None:
+    """Nobody looks at the progress."""
 
 
 @pytest.fixture(scope="module")
 def folder(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The three variants of `linear` under one given rate."""
     target = tmp_path_factory.mktemp("comparison") / "run"
-    subject = Subject(model="linear", static_batch=4, samples=repository / "linear" / "samples.npz")
+    subject = Subject(model="linear", samples=repository / "linear" / "samples.npz")
     traffic = Traffic(rates_per_s=[300.0], seconds=1.0, seed=9)
     steps: list[str] = []
     serving = embedded(repository, ["linear"], "http")
@@ -51,6 +56,17 @@ def test_every_variant_met_the_same_arrivals(folder: Path) -> None:
     assert set(service_curve(comparison.measurements)) >= {1, 4}
 
 
+def test_any_variants_can_be_compared(repository: Path, tmp_path: Path) -> None:
+    """Without a static or a dynamic variant loads are chosen all the same; the batch follows the name."""
+    subject = Subject(model="linear")
+    compare(tmp_path, embedded(repository, ["linear"], "http"), [subject], ["serial"], Traffic(seconds=0.5), ignore)
+    steady, saturating = read_comparison(tmp_path).measurements
+    assert (steady.load.name, saturating.load.name) == ("steady", "saturating")
+    assert caller_batch("static-4", 8) == 4
+    assert caller_batch("offline", 8) == caller_batch("static", 8) == 8
+    assert caller_batch("online", 8) == caller_batch("served", 8) == 1
+
+
 def test_the_configuration_as_served_is_kept(folder: Path) -> None:
     """The manifest has the server's own answer for each variant, its version, the machine and the seed."""
     manifest = read_comparison(folder).manifest
@@ -64,9 +80,9 @@ def test_the_configuration_as_served_is_kept(folder: Path) -> None:
 
 def test_a_running_server_is_driven_as_it_is(server: EmbeddedServer, tmp_path: Path) -> None:
     """Without control over the server: single requests to it as served, and static batches beside them."""
-    subject = Subject(model="linear", static_batch=4)
+    subject = Subject(model="linear")
     traffic = Traffic(rates_per_s=[100.0], seconds=0.5, protocol="grpc")
-    compare(tmp_path, running(server.grpc_url, "grpc"), [subject], ["static-4", "served"], traffic, lambda *_: None)
+    compare(tmp_path, running(server.grpc_url, "grpc"), [subject], ["static-4", "served"], traffic, ignore)
     static, served = read_comparison(tmp_path).measurements
     assert (static.variant, served.variant) == ("static-4", "served")
     assert [e.batch_size for e in static.executions] == [4]
@@ -87,12 +103,14 @@ def test_a_baseline_that_the_server_completed_is_refused(repository: Path) -> No
 
 def test_a_server_that_dies_under_load_is_named(repository: Path, tmp_path: Path) -> None:
     """Killed in the middle of a run, the server's end is the error, and what was recorded until then is kept."""
-    subject = Subject(model="linear", static_batch=4)
+    subject = Subject(model="linear")
 
     def kill(what: str, done: int, total: int) -> None:
         if 0 < done < total:
             for process in psutil.Process().children(recursive=True):
-                if process.name() == "tritonserver":
+                if (
+                    process.name() == "tritonserver" and "--load-model=linear" in process.cmdline()
+                ):  # not the shared one
                     process.kill()
 
     serving = embedded(repository, ["linear"], "http")
@@ -106,7 +124,7 @@ def test_a_server_that_dies_under_load_is_named(repository: Path, tmp_path: Path
 def test_a_folder_with_a_comparison_is_not_overwritten(folder: Path) -> None:
     """Measuring into a folder that holds a comparison is refused."""
     with pytest.raises(InvalidInput, match="already holds a comparison"):
-        compare(folder, running("localhost:1", "http"), [], [], Traffic(), lambda *_: None)
+        compare(folder, running("localhost:1", "http"), [], [], Traffic(), ignore)
 
 
 @pytest.fixture

@@ -91,17 +91,16 @@ def run_comparison(
 
 
 def local_subjects(repository: Path, models: Sequence[str], samples: Path | None) -> list[comparison.Subject]:
-    """The models of *repository* with the static batch size that their static variant declares.
+    """The models of *repository* with the samples that their export left.
 
     Raises:
-        InvalidInput: a model has no static variant, or there is no model at all.
+        InvalidInput: there is no model.
     """
     if not models:
         raise InvalidInput(f"No model with variants in {repository}: run `tritonbatch export` first.")
     return [
         comparison.Subject(
             model=model,
-            static_batch=variant_config(repository, model, "static").max_batch_size,
             samples=samples or _samples(repository, model),
         )
         for model in models
@@ -137,8 +136,5 @@ def remote_subjects(
             raise InvalidInput(
                 f"--static-batch is {static_batch}: expected 2 to {size}, the max_batch_size of {model}."
             )
-    subjects = [
-        comparison.Subject(model=model, static_batch=static_batch or max(size, 1), samples=samples)
-        for model, size in largest.items()
-    ]
+    subjects = [comparison.Subject(model=model, samples=samples) for model in models]
     return subjects, [*([f"static-{static_batch}"] if static_batch else []), "served"]

@@ -57,6 +57,18 @@ def why(variant: str) -> str:
     return WHY.get(variant, "")
 
 
+def is_static(variant: str) -> bool:
+    """Whether the caller, not the server, forms the batches of the variant of that name."""
+    return variant == "offline" or variant.startswith("static")
+
+
+def caller_batch(variant: str, max_batch_size: int) -> int:
+    """How many rows the caller of *variant* sends together: B of ``static-B``, else the limit, else 1."""
+    if found := STATIC_B.fullmatch(variant):
+        return int(found[1])
+    return max(1, max_batch_size) if is_static(variant) else 1
+
+
 def serial(config: ModelConfig) -> ModelConfig:
     """*config* with max_batch_size 1 and no scheduler."""
     changed = copied(config)

@@ -23,6 +23,7 @@ from tritonbatch.loadtest.generator import Drive, run_locust
 from tritonbatch.loadtest.plan import Load, chosen_loads, given_loads
 from tritonbatch.loadtest.samples import load_samples, sample_batches
 from tritonbatch.loadtest.serving import Serving
+from tritonbatch.repository.variants import caller_batch, is_static
 from tritonbatch.server.machine import machine
 
 Progress = Callable[[str, int, int], None]
@@ -33,10 +34,9 @@ VERSIONED = ("tritonbatch", "tritonclient", "locust", "onnxruntime", "numpy", "g
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """One model to compare: the *static_batch* that a static client sends, and *samples* of its inputs."""
+    """One model to compare, and *samples* of its inputs (made up from its metadata without them)."""
 
     model: str
-    static_batch: int
     samples: Path | None = None
 
 
@@ -60,7 +60,7 @@ def compare(
 ) -> None:
     """Run every variant of every subject under every load, and leave the evidence in *folder* (see `folder.py`).
 
-    A variant whose name starts with ``static`` is driven by a client that sends full batches.
+    Static and offline variants are driven by a client that sends full batches, padding the last one.
 
     Raises:
         InvalidInput: the folder already holds a comparison, or a setting cannot be; nothing was written or started.
@@ -87,11 +87,6 @@ def compare(
     write_json(folder / "manifest.json", manifest)
 
 
-def is_static(variant: str) -> bool:
-    """Whether the client, not the server, forms the batches of *variant*."""
-    return variant.startswith("static")
-
-
 def _check(subjects: Sequence[Subject], traffic: Traffic) -> None:
     for load in given_loads(traffic.rates_per_s or [1.0], seconds=traffic.seconds, seed=traffic.seed):
         schedule(load.process, load.rate_per_s, 1, load.seed)
@@ -108,7 +103,7 @@ def _calibration_order(variant: str) -> int:
 def _loads(client: Client, subject: Subject, traffic: Traffic, progress: Progress) -> list[Load]:
     if traffic.rates_per_s:
         return given_loads(traffic.rates_per_s, seconds=traffic.seconds, seed=traffic.seed)
-    largest = min(subject.static_batch, max(1, client.config(subject.model).max_batch_size))
+    largest = max(1, client.config(subject.model).max_batch_size)
     progress(f"{subject.model}: measuring t(1) and t({largest}) to choose the rates", 0, 1)
     batches = {size: _inputs(client, subject, size) for size in (1, largest)}
     curve_ms = service_times(client, subject.model, batches)
@@ -126,8 +121,8 @@ def _run(
     model, what = subject.model, f"{variant}: {subject.model} {load.name} at {load.rate_per_s:,.0f}/s"
     run = run_folder(folder, model, load.name, variant)
     run.mkdir(parents=True, exist_ok=True)
-    batch = subject.static_batch if is_static(variant) else 1
     config = client.config(model)
+    batch = caller_batch(variant, config.max_batch_size)
     _warm_up(client, subject, {batch, config.max_batch_size or 1})
     drive = Drive(
         url=client.url,

@@ -1,6 +1,6 @@
 """The measurements of one model put where a decision needs them, and the thresholds that the decision uses.
 
-A variant with ``max_batch_size`` 1 is one at a time; one whose name starts with ``static`` is batched by its caller
+A variant with ``max_batch_size`` 1 is one at a time; a static one (or ``offline``) is batched by its caller
 and so serves work that can wait; any other is online. A variant that failed a request, under any load, is set apart.
 """
 
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from tritonbatch.observe.measurement import Measurement, service_curve
 from tritonbatch.report.wording import in_load_order
+from tritonbatch.repository import variants
 
 WORTHWHILE = 1.5
 """A factor in throughput below this is the fixed cost of an execution, shared; the rows themselves cost as much as
@@ -70,7 +71,7 @@ def gather(measurements: Sequence[Measurement]) -> Evidence:
 
 def is_static(measurement: Measurement) -> bool:
     """Whether the caller forms the batches, so that requests wait for it."""
-    return measurement.variant.startswith("static")
+    return variants.is_static(measurement.variant)
 
 
 def is_serial(measurement: Measurement) -> bool:
