@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,10 @@ from onnx import TensorProto, helper
 from tritonbatch.export.build import build_named
 from tritonbatch.export.record import Built
 from tritonbatch.models.model import Arrays, Model, TensorSpec
+from tritonbatch.repository.config import Instances, onnx_config
+from tritonbatch.repository.layout import write_variants
+from tritonbatch.repository.variants import DynamicBatching, standard_variants
+from tritonbatch.server import EmbeddedServer
 
 Sizes = Sequence[int | str | None]
 
@@ -68,9 +73,37 @@ def write_graph(tmp_path: Path) -> Callable[..., Path]:
     return write
 
 
-@pytest.fixture(scope="session", params=["digits", "ranking_mlp", "minilm"])
-def exported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Export:
+BUILT = ("digits", "ranking_mlp", "minilm", "convnet", "minilm_dynamic", "decoder_step")
+
+
+@pytest.fixture(scope="session")
+def built_in(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Export]:
+    """A function from the name of a built-in model to its export; all are in one repository, each built twice."""
+    folder = tmp_path_factory.mktemp("repository")
+
+    @cache
+    def build(name: str) -> Export:
+        first, second = (build_named(name, folder / name, max_batch_size=16) for _ in range(2))
+        return Export(folder / name, first, second)
+
+    return build
+
+
+@pytest.fixture(scope="session", params=BUILT)
+def exported(request: pytest.FixtureRequest, built_in: Callable[[str], Export]) -> Export:
     """Each built-in model, built twice."""
-    folder = tmp_path_factory.mktemp("repository") / str(request.param)
-    first, second = (build_named(request.param, folder, max_batch_size=16) for _ in range(2))
-    return Export(folder, first, second)
+    return built_in(request.param)
+
+
+@pytest.fixture(scope="session")
+def catalogue_server(built_in: Callable[[str], Export]) -> Iterator[EmbeddedServer]:
+    """All built-in models on the embedded server, with the dynamic batcher; minilm_dynamic waits 0.3 s for a batch."""
+    for name in BUILT:
+        export = built_in(name)
+        delay_us = 300_000 if name == "minilm_dynamic" else 0
+        stem = onnx_config(
+            name, export.first.inputs, export.first.outputs, max_batch_size=16, instances=Instances(count=1)
+        )
+        write_variants(export.model_directory, standard_variants(stem, 8, DynamicBatching(max_queue_delay_us=delay_us)))
+    with EmbeddedServer(export.model_directory.parent, config_name="dynamic") as running:
+        yield running

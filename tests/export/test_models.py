@@ -14,7 +14,7 @@ import pytest
 import torch
 
 from tritonbatch.errors import InvalidInput, NotSupported
-from tritonbatch.models import digits, minilm
+from tritonbatch.models import convnet, decoder_step, digits, minilm
 from tritonbatch.models.catalog import BUILT_IN, load_model
 from tritonbatch.models.check import check_model
 from tritonbatch.models.model import Arrays, Model, TensorSpec
@@ -37,6 +37,35 @@ def test_digits_recognises_digits_that_it_never_saw() -> None:
     pixels, labels = digits.held_out()
     predicted = digits.build().module(torch.from_numpy(pixels)).argmax(dim=1).numpy()
     assert (predicted == labels).mean() > 0.95
+
+
+def test_convnet_recognises_digits_that_it_never_saw() -> None:
+    """The convolutional classifier is right on over 95% of the held-out digits, as images."""
+    pixels, labels = digits.held_out()
+    with torch.no_grad():
+        predicted = convnet.build().module(torch.from_numpy(convnet.images(pixels))).argmax(dim=1).numpy()
+    assert (predicted == labels).mean() > 0.95
+
+
+def test_decoder_steps_agree_with_the_whole_text_at_once() -> None:
+    """Eight steps with a cache give the logits that all tokens in one forward give, at every step."""
+    module = decoder_step.build().module
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(decoder_step.VOCABULARY, size=(3, 8)))
+    nothing = [torch.from_numpy(array) for array in decoder_step.empty_cache(3).values()]
+    past = nothing
+    with torch.no_grad():
+        for step in range(8):
+            logits, *past = module(tokens[:, step : step + 1], *past)
+            expected, *_ = module(tokens[:, : step + 1], *nothing)
+            torch.testing.assert_close(logits, expected, atol=1e-4, rtol=1e-4)
+
+
+def test_minilm_dynamic_agrees_with_minilm_at_its_length() -> None:
+    """At 32 tokens the encoder of any length is the encoder of 32 tokens."""
+    rows = minilm.build().sample(4, np.random.default_rng(0))
+    tensors = [torch.from_numpy(rows[name]) for name in ("input_ids", "attention_mask")]
+    with torch.no_grad():
+        torch.testing.assert_close(minilm.build_dynamic().module(*tensors), minilm.build().module(*tensors))
 
 
 def test_minilm_gives_the_embeddings_of_sentence_transformers() -> None:
@@ -78,6 +107,9 @@ def build():
     sample = lambda batch, rng: {"x": rng.random((batch, 2), dtype=np.float32)}
     return Model(name="double", module=Double(), inputs=(spec("x"),), outputs=(spec("y"),), sample=sample, purpose="")
 
+def plain():
+    return Double()
+
 def text():
     return "no model"
 
@@ -110,13 +142,14 @@ def test_a_factory_of_the_current_folder_is_found() -> None:
 @pytest.mark.parametrize(
     ("spec", "words"),
     [
-        ("minlm", "digits, minilm, ranking_mlp.*did you mean 'minilm'"),
+        ("minlm", "digits, minilm, minilm_dynamic, ranking_mlp.*did you mean 'minilm'"),
         ("", "there is no model ''"),
         ("own_models:", "there is no model 'own_models:'"),
         ("nowhere.models:build", "there is no module 'nowhere.models'"),
         ("own_models:biuld", "has no 'biuld'.*did you mean 'build'"),
         ("own_models:number", "cannot call 'number'"),
         ("own_models:text", "returned a str, expected a tritonbatch.models.model.Model"),
+        ("own_models:plain", "returned a Double.*--input features:FP32:512, or return a Model"),
         ("own_models:broken", "RuntimeError: no weights here"),
         ("own_broken:build", "ZeroDivisionError"),
         ("own_needs:build", "a_package_that_is_missing"),

@@ -33,6 +33,13 @@ def test_a_file_is_taken_over_and_skipped_the_second_time(write_graph: Callable[
     assert json.loads((folder / "1" / "export.json").read_text())["model"] == "given.onnx"
 
 
+def test_a_size_that_is_fixed_in_the_graph_stays_fixed(write_graph: Callable[..., Path], tmp_path: Path) -> None:
+    """Logits of [-1, 256, 25] get the dims [256, 25], which Triton compares, and not a free size."""
+    nodes = [helper.make_node("Relu", ["x"], ["y"])]
+    source = write_graph(nodes, ["batch", 256, 25], ["batch", 256, 25])
+    assert build_from_file(source, tmp_path / "given", max_batch_size=2).outputs[0].dims == (256, 25)
+
+
 def _with_external_weights(path: Path) -> None:
     module = torch.nn.Linear(64, 64)
     x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["batch", 64])

@@ -93,6 +93,13 @@ def test_a_declared_type_that_the_graph_lacks_is_rejected(make_model: Callable[.
         build_version(model, tmp_path / "tiny", max_batch_size=4)
 
 
+def test_dims_that_repeat_the_batch_axis_are_rejected(make_model: Callable[..., Model], tmp_path: Path) -> None:
+    """An output declared as [-1, 4] for a graph of [batch, 4] is named with both shapes."""
+    model = make_model(torch.nn.Identity(), TensorSpec("y", "TYPE_FP32", (-1, 4)))
+    with pytest.raises(ExportRejected, match=r"output 'y'.*TYPE_FP32 \[4\], expected TYPE_FP32 \[-1, 4\]"):
+        build_version(model, tmp_path / "tiny", max_batch_size=4)
+
+
 def test_a_type_that_cannot_be_verified_is_not_supported(make_model: Callable[..., Model], tmp_path: Path) -> None:
     """BF16 outputs are refused with what to do instead."""
     model = make_model(torch.nn.Identity(), TensorSpec("y", "TYPE_BF16", (4,)))
@@ -131,6 +138,7 @@ TWICE = [helper.make_node("Concat", ["x", "x"], ["y"], axis=0)]
         ),
         ([helper.make_node("ReduceSum", ["x"], ["y"], keepdims=0)], ["batch", 4], [], (), "output 'y'.*has no axes"),
         (IDENTITY, ["batch", 4], None, (), "not a valid ONNX model: .*shape.* is required"),
+        (IDENTITY, ["batch", 0], ["batch", 0], (), r"input 'x' \[batch, 0\] has a size of 0, expected at least 1"),
         (TWICE, ["batch", 4], ["batch", 4], (), r"output 'y' has shape \[2, 4\] at batch 1"),
         (RESHAPE, ["batch", 4], [None, 4], (1, 4), "fails at batch 2"),
         (

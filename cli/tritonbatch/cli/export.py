@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
@@ -14,9 +14,10 @@ from tritonbatch.cli.batching_flags import gpu_numbers, priority_of
 from tritonbatch.cli.options import DEFAULT_REPOSITORY
 from tritonbatch.cli.steps import Steps
 from tritonbatch.errors import InvalidInput
-from tritonbatch.export.build import build_spec
+from tritonbatch.export.build import FILE_SUFFIXES, build_spec
 from tritonbatch.export.difference import Difference
 from tritonbatch.export.record import Built
+from tritonbatch.models.given import Given, parse_given
 from tritonbatch.repository.catalogue import STANDARD
 from tritonbatch.repository.config import Instances
 from tritonbatch.repository.gpu_in_hand import gpus_in_hand
@@ -28,11 +29,28 @@ from tritonbatch.repository.versions import check_only_version_1, publish, versi
 __all__ = ["Batching", "default_name", "export", "export_one"]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """What goes into a version beside the spec.
+
+    With *keep* a changed model becomes a new version and that many of the newest stay; without, version 1 is replaced.
+    *given* names the tensors of a model that does not say them itself.
+    """
+
+    keep: int | None = None
+    given: Given = Given()  # noqa: RUF009 - frozen
+
+
+PLAIN = Source()
+
+
 def export(
     spec: flags.Spec,
     *,
     repository: flags.Repository = DEFAULT_REPOSITORY,
     name: flags.Name = None,
+    input: flags.Input = None,  # noqa: A002 - it is the flag's name
+    output: flags.Output = None,
     keep: flags.Keep = None,
     max_batch_size: flags.MaxBatch = None,
     variant: flags.Variant = None,
@@ -63,6 +81,8 @@ def export(
 
     [bold]tritonbatch export my_package.models:ranker --preferred 8 --preferred 16 --queue-delay-us 2000[/]
 
+    [bold]tritonbatch export scripted.pt --input features:FP32:512 --output scores[/]
+
     [bold]tritonbatch export ranker.onnx --keep 3 --variant online --variant static-32 --warm-up[/]
 
     [bold]tritonbatch export resnet50.onnx --gpus 0,1 --for-gpu L4 --for-gpu H100[/]
@@ -85,16 +105,16 @@ def export(
         for_gpus=tuple(key.upper() for key in for_gpu or ()),
         slo_ms=slo_ms,
     )
-    _export_all(spec, repository, name, batching, keep)
-
-
-def _export_all(specs: Sequence[str], repository: Path, name: str | None, batching: Batching, keep: int | None) -> None:
-    if name and len(specs) > 1:
-        raise InvalidInput(f"--name is {name!r} for {len(specs)} models: expected one model; export them one by one.")
+    if name and len(spec) > 1:
+        raise InvalidInput(f"--name is {name!r} for {len(spec)} models: expected one model; export them one by one.")
+    given = parse_given(input or (), output or ())
     console = Console()
     with Steps(console) as steps:
         reports = [
-            export_one(each, repository, name, batching, lambda what: steps(what, 0, 1), keep=keep) for each in specs
+            export_one(
+                each, repository, name, batching, lambda what: steps(what, 0, 1), source=Source(keep=keep, given=given)
+            )
+            for each in spec
         ]
     for report in reports:
         console.print(report, markup=False, highlight=False, soft_wrap=True)
@@ -120,11 +140,11 @@ def export_one(
     batching: Batching,
     progress: Callable[[str], None],
     *,
-    keep: int | None = None,
+    source: Source = PLAIN,
 ) -> str:
     """Export one model and write its variants; return what was done in a few words.
 
-    With *keep* a changed model becomes a new version, and that many of the newest stay; without, version 1 is replaced.
+    *source* says what is given about the model beside its spec, and whether versions are kept.
 
     Raises:
         InvalidInput: the spec names no model, or a batching setting is out of range (before anything is built).
@@ -138,14 +158,16 @@ def export_one(
         progress(f"export {chosen}: {what}")
 
     def build(folder: Path, version: int) -> Built:
-        return build_spec(spec, folder, max_batch_size=batching.max_batch_size, version=version, progress=step)
+        return build_spec(
+            spec, folder, max_batch_size=batching.max_batch_size, version=version, given=source.given, progress=step
+        )
 
-    if keep is None:
+    if source.keep is None:
         check_only_version_1(directory)
         built = build(directory, 1)
         changed = write_configurations(directory, stem(chosen, built.inputs, built.outputs, batching), batching)
         return _summary(chosen, built, changed)
-    built, version = _publish(directory, keep, build)
+    built, version = _publish(directory, source.keep, build)
     changed = write_configurations(directory, stem(chosen, built.inputs, built.outputs, batching), batching)
     kept = ", ".join(str(number) for number in versions(directory))
     return f"{_summary(chosen, built, changed)}\n  version {version} is served; kept: {kept}"
@@ -164,7 +186,7 @@ def _publish(directory: Path, keep: int, build: Callable[[Path, int], Built]) ->
 
 def default_name(spec: str) -> str:
     """The model's name in the repository when none is given: the built-in's, the function's, or the file's stem."""
-    return Path(spec).stem if spec.endswith(".onnx") else spec.rpartition(":")[2]
+    return Path(spec).stem if spec.endswith(FILE_SUFFIXES) else spec.rpartition(":")[2]
 
 
 def _summary(name: str, built: Built, changed: Sequence[Path]) -> str:

@@ -18,8 +18,16 @@ def _devices(*names: str, **options: Any) -> Any:
 
 Spec = Annotated[
     list[str],
-    typer.Argument(help="digits, ranking_mlp, minilm; package.module:factory of your own; or a .onnx file."),
+    typer.Argument(
+        help="digits, convnet, ranking_mlp, minilm, minilm_dynamic, decoder_step; package.module:factory of your own; "
+        "a .onnx, TorchScript .pt or ExportedProgram .pt2 file."
+    ),
 ]
+Input = Annotated[
+    list[str] | None,
+    typer.Option(help="An input of a plain module or .pt file, repeated: NAME:TYPE:DIMS, as image:FP32:3x32x32."),
+]
+Output = Annotated[list[str] | None, typer.Option(help="An output's name for such a model, repeated in order.")]
 Repository = Annotated[Path, typer.Option(help="The model repository to write to.")]
 Name = Annotated[str | None, typer.Option(help="Name in the repository; the model's or the file's by default.")]
 Keep = Annotated[

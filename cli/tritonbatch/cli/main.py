@@ -13,7 +13,7 @@ from types import FrameType
 import typer
 from rich.console import Console
 
-from tritonbatch.cli import compare, demo, export, report, serve
+from tritonbatch.cli import compare, demo, export, report, rollback, serve, tensorrt_verb
 from tritonbatch.errors import TritonbatchError
 
 app = typer.Typer(
@@ -31,6 +31,8 @@ app = typer.Typer(
     epilog="Exit codes: 0 done, 1 failed, 2 a mistake in what was given or something missing here, 130 interrupted.",
 )
 app.command(name="export")(export.export)
+app.command(name="rollback")(rollback.rollback)
+app.command(name="tensorrt")(tensorrt_verb.tensorrt)
 app.command(name="serve")(serve.serve)
 app.command(name="compare")(compare.compare)
 app.command(name="report")(report.report)

@@ -31,6 +31,11 @@ def _check_own_axes(tensor: GraphTensor) -> None:
         raise ExportRejected(
             f"{tensor} has no axes, expected the batch on axis 0; return one value per row of the batch"
         )
+    if 0 in tensor.axes:
+        raise ExportRejected(
+            f"{tensor} has a size of 0, expected at least 1 or a free size; export it again with an example that has "
+            "values on that axis"
+        )
     first = tensor.axes[0]
     moved_to = next((axis for axis, size in enumerate(tensor.axes) if _is_batch(size)), 0)
     if moved_to and not _is_batch(first):

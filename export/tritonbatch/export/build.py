@@ -10,43 +10,67 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-
-import numpy as np
+from typing import TYPE_CHECKING, cast
 
 from tritonbatch.errors import InvalidInput
 from tritonbatch.export import fingerprint, onnx_file
 from tritonbatch.export.batch_axis import check_batch_axis, check_declared, specs_of
 from tritonbatch.export.onnx_file import MODEL_FILE
-from tritonbatch.export.record import Built, Origin, read_current, write_record
-from tritonbatch.export.samples import SAMPLE_ROWS, SAMPLES_FILE, made_up_rows, write_samples
-from tritonbatch.export.staging import move_into_place, staging
-from tritonbatch.export.torch_exporter import OPSET, export_torch
-from tritonbatch.export.verify import Sample, verify
-from tritonbatch.models.catalog import BUILT_IN, load_model
+from tritonbatch.export.plain_module import describe
+from tritonbatch.export.plan import Plan, Progress, Target, current, execute, target_of
+from tritonbatch.export.record import Built, Origin
+from tritonbatch.export.samples import made_up_rows
+from tritonbatch.export.torch_exporter import OPSET, export_program, export_torch
+from tritonbatch.export.torch_files import read_exported_program, read_torchscript
+from tritonbatch.export.verify import Sample
+from tritonbatch.models.catalog import BUILT_IN, load_model, load_object
 from tritonbatch.models.check import check_model
-from tritonbatch.models.model import Model, TensorSpec
+from tritonbatch.models.given import Given
+from tritonbatch.models.model import Model
 
-Progress = Callable[[str], None]
+if TYPE_CHECKING:
+    import torch
 
-_SAMPLES_SEED = 3
+FILE_SUFFIXES = (".onnx", ".pt", ".pt2")
+NOTHING = Given()
 
 
 def build_spec(
-    spec: str, model_directory: Path, *, max_batch_size: int, version: int = 1, progress: Progress | None = None
+    spec: str,
+    model_directory: Path,
+    *,
+    max_batch_size: int,
+    version: int = 1,
+    given: Given = NOTHING,
+    progress: Progress | None = None,
 ) -> Built:
-    """Export whatever *spec* names: a built-in model, ``package.module:factory``, or an .onnx file.
+    """Export whatever *spec* names: a built-in model, ``package.module:factory``, or an .onnx, .pt or .pt2 file.
+
+    *given* says what a plain torch module or a TorchScript file takes, since neither says so itself.
 
     Raises:
-        InvalidInput, NotSupported, ExportRejected: See ``build_named`` and ``build_from_file``.
+        InvalidInput: There is no such thing, tensors are given to what says them itself or missing where it does not,
+            or a number or the folder cannot be right.
+        NotSupported: A package is missing, or a tensor's type cannot be verified.
+        ExportRejected: The export failed or computes something else; the version in place is untouched.
     """
-    if spec.endswith(".onnx"):
+    start = time.perf_counter()
+    suffix = Path(spec).suffix
+    if given and (suffix == ".onnx" or spec in BUILT_IN):
+        raise InvalidInput(f"{spec!r} has its inputs and outputs in it, got --input or --output; leave those out")
+    if suffix == ".onnx":
         source = Path(spec)
         return build_from_file(
             source, model_directory, max_batch_size=max_batch_size, version=version, progress=progress
         )
-    return build_named(spec, model_directory, max_batch_size=max_batch_size, version=version, progress=progress)
+    if suffix not in FILE_SUFFIXES and not given:
+        return build_named(spec, model_directory, max_batch_size=max_batch_size, version=version, progress=progress)
+    target = target_of(model_directory, version, max_batch_size, progress)
+    target.progress("load the model")
+    build = _build_torch_file if suffix in FILE_SUFFIXES else _build_plain_module
+    return replace(build(spec, given, target), seconds=time.perf_counter() - start)
 
 
 def build_named(
@@ -62,8 +86,8 @@ def build_named(
     """
     start = time.perf_counter()
     recipe = fingerprint.of_built_in(spec) if spec in BUILT_IN else ""
-    target = _target(model_directory, version, max_batch_size, progress, recipe)
-    built = _current(target, "") if recipe else None
+    target = target_of(model_directory, version, max_batch_size, progress, recipe)
+    built = current(target, "") if recipe else None
     if built is None:
         target.progress("load the model")
         built = _build_model(load_model(spec), target)
@@ -84,7 +108,7 @@ def build_version(
         ExportRejected: The export failed or computes something else; the version in place is untouched.
     """
     start = time.perf_counter()
-    target = _target(model_directory, version, max_batch_size, progress)
+    target = target_of(model_directory, version, max_batch_size, progress)
     check_model(model)
     return replace(_build_model(model, target), seconds=time.perf_counter() - start)
 
@@ -110,85 +134,59 @@ def build_from_file(
         ExportRejected: The file fails a check; the version in place is untouched.
     """
     start = time.perf_counter()
-    target = _target(model_directory, version, max_batch_size, progress)
+    target = target_of(model_directory, version, max_batch_size, progress)
     target.progress("check the file")
     proto = onnx_file.read_onnx(source)
     tensors = onnx_file.graph_tensors(proto.graph)
     check_batch_axis(tensors)
     inputs = specs_of(tensors, "input")
-    plan = _Plan(
+    plan = Plan(
         origin=Origin(source.name, fingerprint.of_file(source), "", onnx_file.opset(proto)),
         inputs=inputs,
         outputs=specs_of(tensors, "output"),
         sample=sample or (lambda batch, rng: made_up_rows(inputs, batch, rng)),
         write=lambda folder: onnx_file.write_onnx(proto, folder),
     )
-    return replace(_build(plan, target), seconds=time.perf_counter() - start)
+    return replace(execute(plan, target), seconds=time.perf_counter() - start)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Target:
-    """Where a version goes and what it has to bear; *recipe* is known for built-in models only."""
-
-    model_directory: Path
-    version_directory: Path
-    max_batch_size: int
-    progress: Progress
-    recipe: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Plan:
-    """What a version is made from; *write(folder)* makes its model.onnx."""
-
-    origin: Origin
-    inputs: tuple[TensorSpec, ...]
-    outputs: tuple[TensorSpec, ...]
-    sample: Sample
-    write: Callable[[Path], None]
-    model: Model | None = None
-
-
-def _target(
-    model_directory: Path, version: int, max_batch_size: int, progress: Progress | None, recipe: str = ""
-) -> _Target:
-    for name, value in (("max_batch_size", max_batch_size), ("version", version)):
-        if value < 1:
-            raise InvalidInput(f"{name} is {value}, expected a whole number of at least 1; give one")
-    return _Target(
-        model_directory=model_directory,
-        version_directory=model_directory / str(version),
-        max_batch_size=max_batch_size,
-        progress=progress or (lambda _step: None),
-        recipe=recipe,
-    )
-
-
-def _current(target: _Target, fingerprint_: str) -> Built | None:
-    if not (target.model_directory / SAMPLES_FILE).exists():
-        return None
-    # A recipe also covers what a fingerprint does not, such as the sentences that samples are drawn from.
-    wanted = {"recipe": target.recipe} if target.recipe else {"fingerprint": fingerprint_}
-    return read_current(target.version_directory, target.max_batch_size, wanted)
-
-
-def _build_model(model: Model, target: _Target) -> Built:
+def _build_model(model: Model, target: Target, hashed: str = "", export: Callable[[Path], None] | None = None) -> Built:
+    """Build *model*, whose fingerprint is *hashed* if the caller knows it, by *export* instead of the usual one."""
     target.progress("compute the fingerprint")
-    plan = _Plan(
-        origin=Origin(model.name, fingerprint.of_model(model), target.recipe, OPSET),
+    plan = Plan(
+        origin=Origin(model.name, hashed or fingerprint.of_model(model), target.recipe, OPSET),
         inputs=model.inputs,
         outputs=model.outputs,
         sample=model.sample,
-        write=lambda folder: _write_torch(model, folder),
+        write=lambda folder: _write_torch(model, folder, export or (lambda path: export_torch(model, path))),
         model=model,
     )
-    return _build(plan, target)
+    return execute(plan, target)
 
 
-def _write_torch(model: Model, folder: Path) -> None:
+def _build_plain_module(spec: str, given: Given, target: Target) -> Built:
+    loaded = load_object(spec)
+    if isinstance(loaded, Model):
+        raise InvalidInput(
+            f"{spec!r} returns a Model, which declares its tensors, got --input or --output; leave those out"
+        )
+    return _build_model(describe(spec.rpartition(":")[2], cast("torch.nn.Module", loaded), given), target)
+
+
+def _build_torch_file(spec: str, given: Given, target: Target) -> Built:
+    source = Path(spec)
+    if source.suffix == ".pt":
+        model = read_torchscript(source, given)
+        return _build_model(model, target, fingerprint.of_torch_file(source, model))
+    model, program = read_exported_program(source, given, target.max_batch_size)
+    hashed = fingerprint.of_torch_file(source, model)
+    return _build_model(model, target, hashed, lambda path: export_program(program, model, path))
+
+
+def _write_torch(model: Model, folder: Path, export: Callable[[Path], None]) -> None:
     raw = folder / "exporter"
     raw.mkdir()
-    export_torch(model, raw / MODEL_FILE)
+    export(raw / MODEL_FILE)
     proto = onnx_file.read_onnx(raw / MODEL_FILE)
     tensors = onnx_file.graph_tensors(proto.graph)
     # The batch first: a graph that lost it also has other sizes than declared.
@@ -198,31 +196,3 @@ def _write_torch(model: Model, folder: Path) -> None:
     onnx_file.forget_sources(proto)
     onnx_file.write_onnx(proto, folder)
     shutil.rmtree(raw)
-
-
-def _build(plan: _Plan, target: _Target) -> Built:
-    start = time.perf_counter()
-    with staging(target.model_directory, target.progress) as folder:
-        current = _current(target, plan.origin.fingerprint)
-        if current is not None:
-            return current
-        # A folder of its own, with the permissions that the server's user needs; the temporary one is private.
-        staged = folder / "version"
-        staged.mkdir()
-        target.progress("write ONNX")
-        plan.write(staged)
-        target.progress("verify")
-        verification = verify(staged / MODEL_FILE, plan.sample, target.max_batch_size, plan.model)
-        built = Built(
-            path=target.version_directory / MODEL_FILE,
-            inputs=plan.inputs,
-            outputs=plan.outputs,
-            verification=verification,
-            rebuilt=True,
-            seconds=time.perf_counter() - start,
-        )
-        write_record(staged, plan.origin, built)
-        write_samples(plan.sample(SAMPLE_ROWS, np.random.default_rng(_SAMPLES_SEED)), folder / SAMPLES_FILE)
-        target.progress("move into place")
-        move_into_place(staged, folder / SAMPLES_FILE, target.version_directory)
-        return built

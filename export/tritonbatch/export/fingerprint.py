@@ -54,6 +54,12 @@ def of_file(path: Path) -> str:
     return digest.hexdigest()
 
 
+def of_torch_file(path: Path, model: Model) -> str:
+    """SHA-256, as hex digits, of the .pt or .pt2 file at *path*, the tensors that *model* gives it and the tools."""
+    settings = (model.name, model.inputs, model.outputs, OPSET, tool_versions(), sha256(path))
+    return hashlib.sha256(repr(settings).encode()).hexdigest()
+
+
 def of_built_in(name: str) -> str:
     """SHA-256, as hex digits, of what the built-in model *name* is made from, without building it or loading torch."""
     digest = hashlib.sha256(repr((name, OPSET, _versions(_TOOLS + _BUILT_IN_SOURCES))).encode())

@@ -12,7 +12,7 @@ from tritonbatch.models.model import Arrays, TensorSpec
 
 SAMPLES_FILE = "samples.npz"
 SAMPLE_ROWS = 64
-_FREE_SIZE = 32
+_FREE_SIZES = (32, 64)
 
 
 def write_samples(rows: Arrays, path: Path) -> None:
@@ -27,15 +27,17 @@ def write_samples(rows: Arrays, path: Path) -> None:
 
 
 def made_up_rows(inputs: tuple[TensorSpec, ...], batch: int, rng: np.random.Generator) -> Arrays:
-    """*batch* rows that any graph should accept: floats in 0 to 1, integers 0 or 1, free sizes of 32.
+    """*batch* rows that any graph should accept: floats in 0 to 1, integers 0 or 1, free sizes of 32 or 64.
 
-    Integers are often indices or masks, where anything above 1 may be out of range.
+    Integers are often indices or masks, where anything above 1 may be out of range. Free sizes are the same in every
+    input, and differ between batches of 1 and 2, so that a verification meets both.
     """
     return {spec.name: _made_up(spec, batch, rng) for spec in inputs}
 
 
 def _made_up(spec: TensorSpec, batch: int, rng: np.random.Generator) -> np.ndarray:
-    shape = (batch, *(_FREE_SIZE if size == -1 else size for size in spec.dims))
+    free = _FREE_SIZES[batch.bit_length() % 2]
+    shape = (batch, *(free if size == -1 else size for size in spec.dims))
     if spec.data_type == "TYPE_STRING":
         return rng.choice(np.array(["one", "two", "three"], dtype=object), shape)
     if spec.data_type in ("TYPE_FP16", "TYPE_FP32", "TYPE_FP64"):

@@ -15,8 +15,8 @@ from tritonbatch.models.optional import needing
 class Session:
     """A loaded ONNX file."""
 
-    def __init__(self, path: Path) -> None:
-        """Load the file at *path*.
+    def __init__(self, path: Path, *, as_written: bool = False) -> None:
+        """Load the file at *path*; *as_written* runs its operators one by one, none fused.
 
         Raises:
             ExportRejected: ONNX Runtime cannot load it.
@@ -27,6 +27,8 @@ class Session:
 
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
+        if as_written:
+            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.log_severity_level = 4  # what goes wrong is raised as well
         try:
             self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])

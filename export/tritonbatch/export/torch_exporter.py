@@ -16,11 +16,13 @@ import numpy as np
 
 from tritonbatch.errors import ExportRejected, NotSupported
 from tritonbatch.export.onnx_file import INLINE_LIMIT_BYTES
+from tritonbatch.export.rename import rename_tensors
 from tritonbatch.models.model import Arrays, Model
 from tritonbatch.models.optional import needing
 
 if TYPE_CHECKING:
     import torch
+    from torch.export import ExportedProgram
 
 OPSET = 18
 # The exporter takes a size of 1 for a constant, so the example that it traces has more rows.
@@ -39,22 +41,72 @@ def export_torch(model: Model, path: Path) -> None:
         import onnxscript  # noqa: F401, PLC0415 - torch says so too late and at length
         import torch  # noqa: PLC0415
 
-    _check_types(model)
+    check_exchangeable(model)
     example = module_arguments(model, model.sample(_EXAMPLE_BATCH, np.random.default_rng(0)))
-    try:
-        with _quiet():
-            program = torch.onnx.export(
-                model.module,
-                example,
-                dynamo=True,
-                verbose=False,
-                opset_version=OPSET,
-                input_names=[spec.name for spec in model.inputs],
-                output_names=[spec.name for spec in model.outputs],
-                dynamic_shapes=_dynamic_shapes(model),
+    with _explained(model), _quiet():
+        if isinstance(model.module, torch.jit.ScriptModule):
+            _export_torchscript(model, example, path)
+        else:
+            _save(
+                torch.onnx.export(
+                    model.module, example, dynamic_shapes=_dynamic_shapes(model), dynamo=True, **_common(model)
+                ),
+                model,
+                path,
             )
-            assert program is not None  # noqa: S101 - dynamo=True always returns one
-            program.save(path, external_data=_weight_bytes(model.module) > INLINE_LIMIT_BYTES)
+
+
+def export_program(program: ExportedProgram, model: Model, path: Path) -> None:
+    """Write *program*, which *model* describes, to *path* as ONNX; its dynamic sizes are in it.
+
+    Raises:
+        ExportRejected, NotSupported: See ``export_torch``.
+    """
+    with needing("exporting a torch program", "models"):
+        import onnxscript  # noqa: F401, PLC0415
+        import torch  # noqa: PLC0415
+
+    check_exchangeable(model)
+    with _explained(model), _quiet():
+        _save(torch.onnx.export(program, dynamo=True, **_common(model)), model, path)
+
+
+def _common(model: Model) -> dict[str, Any]:
+    return {
+        "verbose": False,
+        "opset_version": OPSET,
+        "input_names": [spec.name for spec in model.inputs],
+        "output_names": [spec.name for spec in model.outputs],
+    }
+
+
+def _save(program: Any, model: Model, path: Path) -> None:
+    program.save(path, external_data=_weight_bytes(model.module) > INLINE_LIMIT_BYTES)
+
+
+def _export_torchscript(model: Model, example: tuple[torch.Tensor, ...], path: Path) -> None:
+    """By the older exporter, the only one that reads TorchScript; it refuses names that begin with a digit."""
+    import onnx  # noqa: PLC0415
+    import torch  # noqa: PLC0415
+
+    inputs = {f"given_input_{i}": spec for i, spec in enumerate(model.inputs)}
+    outputs = {f"given_output_{i}": spec for i, spec in enumerate(model.outputs)}
+    free = {
+        name: {0: "batch"} | {axis: f"size_{axis}" for axis, size in enumerate(spec.dims, start=1) if size == -1}
+        for name, spec in (inputs | outputs).items()
+    }
+    names = {"input_names": list(inputs), "output_names": list(outputs)}
+    torch.onnx.export(model.module, example, str(path), dynamic_axes=free, dynamo=False, **(_common(model) | names))
+    proto = onnx.load(path)
+    rename_tensors(proto, {name: spec.name for name, spec in (inputs | outputs).items()})
+    large = _weight_bytes(model.module) > INLINE_LIMIT_BYTES
+    onnx.save(proto, path, save_as_external_data=large, location=f"{path.name}.data")
+
+
+@contextmanager
+def _explained(model: Model) -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         raise ExportRejected(
             f"torch cannot export model {model.name!r} to ONNX: {essence(error)}; expected a module whose operations "
@@ -82,7 +134,8 @@ def essence(error: BaseException) -> str:
     return f"{first} (at {quoted[-1]!r})" if quoted else first
 
 
-def _check_types(model: Model) -> None:
+def check_exchangeable(model: Model) -> None:
+    """Refuse a model with a tensor whose type torch and NumPy cannot exchange."""
     for spec in (*model.inputs, *model.outputs):
         if spec.data_type in _NO_TORCH_TYPE:
             raise NotSupported(

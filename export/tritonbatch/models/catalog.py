@@ -17,8 +17,11 @@ from tritonbatch.models.optional import needing
 
 BUILT_IN: Mapping[str, str] = MappingProxyType(
     {
+        "convnet": "tritonbatch.models.convnet:build",
+        "decoder_step": "tritonbatch.models.decoder_step:build",
         "digits": "tritonbatch.models.digits:build",
         "minilm": "tritonbatch.models.minilm:build",
+        "minilm_dynamic": "tritonbatch.models.minilm:build_dynamic",
         "ranking_mlp": "tritonbatch.models.ranking_mlp:build",
     }
 )
@@ -33,19 +36,34 @@ def load_model(spec: str) -> Model:
         InvalidInput: There is no such model, or what the factory returns is not one.
         NotSupported: A built-in model needs a package that is not installed.
     """
-    if spec in BUILT_IN:
-        with needing(f"the built-in model {spec!r}", "models"):
-            model = _factory(BUILT_IN[spec])()
-    else:
-        module_name, factory_name = _split(spec)
-        model = _call(_user_factory(module_name, factory_name), spec)
+    model = load_object(spec)
     if not isinstance(model, Model):
         raise InvalidInput(
             f"{spec!r} returned a {type(model).__name__}, expected a tritonbatch.models.model.Model; "
-            "name a function without arguments that returns one"
+            f"{_returned_advice(model)}"
         )
     check_model(model)
     return model
+
+
+def load_object(spec: str) -> object:
+    """What the built-in name or ``package.module:factory`` in *spec* returns, whatever that is.
+
+    Raises:
+        InvalidInput, NotSupported: See ``load_model``.
+    """
+    if spec in BUILT_IN:
+        with needing(f"the built-in model {spec!r}", "models"):
+            return _factory(BUILT_IN[spec])()
+    module_name, factory_name = _split(spec)
+    return _call(_user_factory(module_name, factory_name), spec)
+
+
+def _returned_advice(result: object) -> str:
+    # By name: torch stays unloaded when the factory did not load it either.
+    if any(base.__name__ == "Module" and base.__module__.startswith("torch.") for base in type(result).__mro__):
+        return "say what the module takes, such as --input features:FP32:512, or return a Model"
+    return "name a function without arguments that returns one"
 
 
 def _split(spec: str) -> tuple[str, str]:
@@ -55,7 +73,8 @@ def _split(spec: str) -> tuple[str, str]:
     close = difflib.get_close_matches(spec, BUILT_IN, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]!r}?" if close else "name one of these, or a function of your own"
     raise InvalidInput(
-        f"there is no model {spec!r}: expected one of {', '.join(sorted(BUILT_IN))}, or package.module:factory; {hint}"
+        f"there is no model {spec!r}: expected one of {', '.join(sorted(BUILT_IN))}, package.module:factory, "
+        f"or a file that ends in .onnx, .pt or .pt2; {hint}"
     )
 
 

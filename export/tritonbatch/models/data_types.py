@@ -47,3 +47,8 @@ def holds(array: npt.NDArray[Any], data_type: str) -> bool:
     if data_type == "TYPE_STRING":
         return array.dtype.kind in "OUS"
     return array.dtype == numpy_type(data_type)
+
+
+def triton_type(kind: np.dtype[Any]) -> str | None:
+    """Triton's name for the NumPy type *kind*; None if it has none."""
+    return next((name for name, known in _NUMPY_TYPES.items() if known == kind), None)

@@ -60,6 +60,12 @@ def held_out() -> Digits:
     return pixels[:_HELD_OUT], labels[:_HELD_OUT]
 
 
+def training_set() -> Digits:
+    """The other digits: pixels [1347, 64] and labels [1347]."""
+    pixels, labels = _shuffled_digits()
+    return pixels[_HELD_OUT:], labels[_HELD_OUT:]
+
+
 def _sample(batch: int, rng: np.random.Generator) -> Arrays:
     pixels, _ = held_out()
     return {"pixels": pixels[rng.integers(len(pixels), size=batch)]}
@@ -75,8 +81,8 @@ def _shuffled_digits() -> Digits:
 
 
 def _trained() -> DigitClassifier:
-    pixels, labels = (torch.from_numpy(array[_HELD_OUT:]) for array in _shuffled_digits())
-    with _one_thread():
+    pixels, labels = (torch.from_numpy(array) for array in training_set())
+    with one_thread(), torch.enable_grad():
         module = DigitClassifier(torch.Generator().manual_seed(_SEED))
         optimizer = torch.optim.Adam(module.parameters(), lr=0.01, weight_decay=1e-4)
         for _ in range(_STEPS):
@@ -87,7 +93,8 @@ def _trained() -> DigitClassifier:
 
 
 @contextmanager
-def _one_thread() -> Iterator[None]:
+def one_thread() -> Iterator[None]:
+    """Train with one thread, so that every machine gets the same weights."""
     # Sums split over another number of threads round differently, and the weights would differ between machines.
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

@@ -19,6 +19,7 @@ from tritonbatch.models.model import Arrays, Model, TensorSpec
 from tritonbatch.models.sentences import SENTENCES
 
 TOKENS = 32
+LENGTHS = (8, 16, 32, 48)
 WIDTH = 384
 
 
@@ -53,13 +54,28 @@ def build() -> Model:
     )
 
 
-def encode(sentences: Sequence[str]) -> Arrays:
-    """Token ids and mask, both [len(sentences), 32] INT64, of English *sentences*."""
+def build_dynamic() -> Model:
+    """The same encoder for any length: ``input_ids``, ``attention_mask`` [batch, length] INT64.
+
+    Triton joins only requests whose shapes are equal, so callers that pad to a few lengths get larger batches.
+    """
+    return Model(
+        name="minilm_dynamic",
+        module=SentenceEncoder(_pretrained()).eval(),
+        inputs=(TensorSpec("input_ids", "TYPE_INT64", (-1,)), TensorSpec("attention_mask", "TYPE_INT64", (-1,))),
+        outputs=(TensorSpec("sentence_embedding", "TYPE_FP32", (WIDTH,)),),
+        sample=_sample_any_length,
+        purpose="any sequence length: only requests of equal length form a batch",
+    )
+
+
+def encode(sentences: Sequence[str], tokens: int = TOKENS) -> Arrays:
+    """Token ids and mask, both [len(sentences), *tokens*] INT64, of English *sentences*, padded or cut."""
     from tokenizers import Tokenizer  # noqa: PLC0415 - only sampling needs it
 
     tokenizer = Tokenizer.from_file(str(weights_folder() / "tokenizer.json"))
-    tokenizer.enable_truncation(TOKENS)
-    tokenizer.enable_padding(length=TOKENS)
+    tokenizer.enable_truncation(tokens)
+    tokenizer.enable_padding(length=tokens)
     encoded = tokenizer.encode_batch(list(sentences))
     return {
         "input_ids": np.array([row.ids for row in encoded], dtype=np.int64),
@@ -77,9 +93,15 @@ def _sample(batch: int, rng: np.random.Generator) -> Arrays:
     return {name: array[rows] for name, array in _encoded_sentences().items()}
 
 
+def _sample_any_length(batch: int, rng: np.random.Generator) -> Arrays:
+    # By the batch, so that the batch sizes of a verification meet different lengths.
+    rows, tokens = rng.integers(len(SENTENCES), size=batch), LENGTHS[batch.bit_length() % len(LENGTHS)]
+    return {name: array[rows] for name, array in _encoded_sentences(tokens).items()}
+
+
 @cache
-def _encoded_sentences() -> Arrays:
-    return encode(SENTENCES)
+def _encoded_sentences(tokens: int = TOKENS) -> Arrays:
+    return encode(SENTENCES, tokens)
 
 
 def _pretrained() -> torch.nn.Module:

@@ -12,3 +12,12 @@ def linear(inputs: int, outputs: int, generator: torch.Generator) -> torch.nn.Li
     torch.nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
     torch.nn.init.zeros_(layer.bias)
     return layer
+
+
+def convolution(inputs: int, outputs: int, generator: torch.Generator) -> torch.nn.Conv2d:
+    """A 3 by 3 convolution that keeps the size, to use before a ReLU: He-uniform weights, biases of zero."""
+    layer = torch.nn.Conv2d(inputs, outputs, 3, padding=1, device="meta").to_empty(device="cpu")
+    torch.nn.init.kaiming_uniform_(layer.weight, nonlinearity="relu", generator=generator)
+    if layer.bias is not None:
+        torch.nn.init.zeros_(layer.bias)
+    return layer
