@@ -83,9 +83,22 @@ def _gather() -> onnx.GraphProto:
     )
 
 
+def _scalar() -> onnx.GraphProto:
+    return helper.make_graph(
+        [helper.make_node("Add", ["x", "x"], ["y"])],
+        "scalar",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["batch"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch"])],
+    )
+
+
 @pytest.fixture(scope="session")
 def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three models: `linear` (FP32 [4] to [3]), `echo` (every numeric type), `gather` (fails on an index over 9)."""
+    """Four models.
+
+    `linear` (FP32 [4] to [3]), `echo` (every numeric type), `gather` (fails on an index over 9), `scalar` (a tensor
+    that has no axis but the batch).
+    """
     folder = tmp_path_factory.mktemp("model_repository")
     write_model(
         folder, "linear", _linear("linear"), [TensorSpec("x", "TYPE_FP32", (4,))], [TensorSpec("y", "TYPE_FP32", (3,))]
@@ -101,6 +114,8 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [TensorSpec("index", "TYPE_INT64", (1,))],
         [TensorSpec("value", "TYPE_FP32", (1,))],
     )
+    write_model(folder, "scalar", _scalar(), [TensorSpec("x", "TYPE_FP32", ())], [TensorSpec("y", "TYPE_FP32", ())])
+    np.savez(folder / "scalar" / "samples.npz", x=np.arange(64, dtype=np.float32))
     return folder
 
 

@@ -48,6 +48,13 @@ def test_every_numeric_type_survives_the_way_there_and_back(client: Client) -> N
 
 
 @pytest.mark.triton
+def test_a_tensor_with_no_axis_but_the_batch_is_served(client: Client) -> None:
+    """A graph of shape [batch] loads, its callers see [batch, 1], and samples of one number per row fit."""
+    x = np.arange(5, dtype=np.float32)[:, None]
+    np.testing.assert_array_equal(client.infer("scalar", {"x": x})["y"], 2 * x)
+
+
+@pytest.mark.triton
 def test_both_transports_answer_alike(server: EmbeddedServer) -> None:
     """Configuration, metadata and the shape of statistics are the same protobufs over HTTP and gRPC."""
     with Client(server.http_url) as over_http, Client(server.grpc_url, protocol="grpc") as over_grpc:

@@ -78,6 +78,22 @@ def test_failures_are_recorded_as_failures(server: EmbeddedServer, tmp_path: Pat
     assert "Traceback" not in server.log
 
 
+def test_samples_of_one_number_per_row_fit_a_model_of_one(
+    server: EmbeddedServer, repository: Path, tmp_path: Path
+) -> None:
+    """Samples of shape [64] are sent to a model whose dims are [1]."""
+    request = Drive(
+        url=server.http_url,
+        protocol="http",
+        model="scalar",
+        variant="v",
+        client_batch=4,
+        samples=repository / "scalar" / "samples.npz",
+    )
+    run_locust(request, Load(name="l", rate_per_s=200, requests=40, seed=1), tmp_path, ignore)
+    assert {STATUSES[code] for code in read_records(tmp_path / "records.parquet").status} == {"ok"}
+
+
 @pytest.mark.parametrize(
     ("model", "samples", "says"),
     [

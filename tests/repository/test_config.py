@@ -123,4 +123,4 @@ def test_a_missing_variant_lists_those_that_exist(repository: Path) -> None:
     """Asking for a variant that is not there names those that are."""
     with pytest.raises(InvalidInput, match="it has dynamic, serial, static"):
         variant_config(repository, "linear", "turbo")
-    assert models_in(repository) == ["echo", "gather", "linear"]
+    assert models_in(repository) == ["echo", "gather", "linear", "scalar"]

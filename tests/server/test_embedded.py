@@ -140,7 +140,7 @@ def test_a_model_file_that_is_no_model_is_named(repository: Path, tmp_path: Path
     ("folder", "models", "says"),
     [
         ("missing", [], "No model repository at"),
-        (".", ["ghost"], "No model 'ghost' in .*: it holds echo, gather, linear"),
+        (".", ["ghost"], "No model 'ghost' in .*: it holds echo, gather, linear, scalar"),
     ],
 )
 def test_a_wrong_repository_is_a_mistake_not_a_failure(

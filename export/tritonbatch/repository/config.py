@@ -75,10 +75,12 @@ def _complete(
     config: ModelConfig, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec], instances: Instances
 ) -> None:
     _check(config.name, config.max_batch_size, instances)
-    for spec in inputs:
-        config.input.add(name=spec.name, data_type=DataType.Value(spec.data_type), dims=spec.dims)
-    for spec in outputs:
-        config.output.add(name=spec.name, data_type=DataType.Value(spec.data_type), dims=spec.dims)
+    for tensors, specs in ((config.input, inputs), (config.output, outputs)):
+        for spec in specs:
+            tensor = tensors.add(name=spec.name, data_type=DataType.Value(spec.data_type), dims=spec.dims or (1,))
+            if not spec.dims:
+                # A tensor of shape [batch]: dims may not be empty, so callers see [batch, 1] and the model [batch].
+                tensor.reshape.SetInParent()
     config.instance_group.add(count=instances.count, kind=ModelInstanceGroup.Kind.Value(instances.kind))
 
 

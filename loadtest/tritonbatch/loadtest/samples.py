@@ -47,4 +47,5 @@ def load_samples(samples: Path) -> Batch:
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise InvalidInput(f"The samples {samples} hold {lengths}: expected the same number of rows for every input.")
-    return arrays
+    # One number per row is dims [1] on the wire, also for a model whose tensor has no axis but the batch.
+    return {name: array[:, None] if array.ndim == 1 else array for name, array in arrays.items()}
