@@ -46,4 +46,4 @@ format: $(STAMP)  ## Format the code
 	$(BIN)/ruff check --fix .
 
 clean:  ## Remove what setup and runs made (.venv, .triton, runs, built weights)
-	rm -rf .venv .triton runs test-artifacts dist model_repository/*/[0-9]* model_repository/*/*.npz
+	rm -rf .venv .triton runs test-artifacts dist model_repository/*/[0-9]* model_repository/*/set-aside model_repository/*/*.npz
