@@ -43,10 +43,10 @@ def descendants_gone(process: psutil.Process, children: list[psutil.Process], ti
 def test_help_teaches(tmp_path: Path) -> None:
     """--help names every verb, what they are for and the exit codes; each verb's help has an example."""
     text = run(["--help"], tmp_path).stdout
-    for verb in ("export", "serve", "compare", "report", "demo"):
+    for verb in ("export", "rollback", "lint", "diff", "tensorrt", "serve", "compare", "report", "demo"):
         assert verb in text
     assert "Exit codes: 0 done" in text
-    for verb in ("export", "serve", "compare", "report"):
+    for verb in ("export", "rollback", "lint", "diff", "tensorrt", "serve", "compare", "report"):
         assert f"tritonbatch {verb} " in run([verb, "--help"], tmp_path).stdout.replace("Usage: tritonbatch", "")
 
 

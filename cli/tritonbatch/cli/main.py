@@ -13,7 +13,7 @@ from types import FrameType
 import typer
 from rich.console import Console
 
-from tritonbatch.cli import compare, demo, export, report, rollback, serve, tensorrt_verb
+from tritonbatch.cli import compare, demo, diff, export, lint, report, rollback, serve, tensorrt_verb
 from tritonbatch.errors import TritonbatchError
 
 app = typer.Typer(
@@ -25,13 +25,15 @@ app = typer.Typer(
     help=(
         "Batching as a lever on throughput under a latency objective, for NVIDIA Triton Inference Server.\n\n"
         "The verbs follow the work: [bold]export[/] a model into a repository of configuration variants, "
-        "[bold]serve[/] one on the real Triton, [bold]compare[/] them under the same arrivals, [bold]report[/] what "
-        "was seen. [bold]demo[/] does all of it on two real models."
+        "[bold]lint[/] them, [bold]serve[/] one on the real Triton, [bold]compare[/] them under the same arrivals, "
+        "[bold]report[/] what was seen. [bold]demo[/] does all of it on two real models."
     ),
     epilog="Exit codes: 0 done, 1 failed, 2 a mistake in what was given or something missing here, 130 interrupted.",
 )
 app.command(name="export")(export.export)
 app.command(name="rollback")(rollback.rollback)
+app.command(name="lint")(lint.lint)
+app.command(name="diff")(diff.diff)
 app.command(name="tensorrt")(tensorrt_verb.tensorrt)
 app.command(name="serve")(serve.serve)
 app.command(name="compare")(compare.compare)
