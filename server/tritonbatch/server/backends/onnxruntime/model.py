@@ -26,6 +26,12 @@ GRAPH_LEVELS = {
     2: ort.GraphOptimizationLevel.ORT_DISABLE_ALL,
 }
 
+TENSORRT_NAMES = {
+    "max_workspace_size_bytes": "trt_max_workspace_size",
+    "int8_calibration_table_name": "trt_int8_calibration_table_name",
+    "int8_use_native_calibration_table": "trt_int8_use_native_calibration_table",
+}
+
 Array = npt.NDArray[Any]
 
 _set_capsule_name = ctypes.pythonapi.PyCapsule_SetName
@@ -46,7 +52,7 @@ class TritonPythonModel:
             raise pb_utils.TritonModelException(msg)
         filename = config.get("default_model_filename") or "model.onnx"
         path = Path(args["model_repository"]) / args["model_version"] / filename
-        self.session = ort.InferenceSession(str(path), _options(config), providers=_providers(args))
+        self.session = ort.InferenceSession(str(path), _options(config), providers=_providers(args, config))
 
     def execute(self, requests: list[Any]) -> list[Any]:
         """Run *requests* as one batch; every request gets its own rows back, or all get the same error."""
@@ -116,7 +122,26 @@ def _options(config: dict[str, Any]) -> ort.SessionOptions:
     return options
 
 
-def _providers(args: dict[str, str]) -> list[Any]:
+def _providers(args: dict[str, str], config: dict[str, Any]) -> list[Any]:
+    """On a GPU the accelerators that the configuration names, then CUDA; the CPU takes what they cannot."""
     if args["model_instance_kind"] != "GPU":
         return ["CPUExecutionProvider"]
-    return [("CUDAExecutionProvider", {"device_id": args["model_instance_device_id"]}), "CPUExecutionProvider"]
+    accelerators = config.get("optimization", {}).get("execution_accelerators", {})
+    named = {each["name"]: each.get("parameters", {}) for each in accelerators.get("gpu_execution_accelerator", [])}
+    device = {"device_id": args["model_instance_device_id"]}
+    providers: list[Any] = []
+    if "tensorrt" in named:
+        providers.append(("TensorrtExecutionProvider", {**device, **_tensorrt_options(named["tensorrt"])}))
+    return [*providers, ("CUDAExecutionProvider", {**device, **named.get("cuda", {})}), "CPUExecutionProvider"]
+
+
+def _tensorrt_options(parameters: dict[str, str]) -> dict[str, str]:
+    """Triton's names for the accelerator's settings as ONNX Runtime's; those that begin with trt_ are the same."""
+    options = {key: value for key, value in parameters.items() if key.startswith("trt_")}
+    precision = parameters.get("precision_mode", "FP32")
+    if precision != "FP32":
+        options[f"trt_{precision.lower()}_enable"] = "1"
+    for ours, theirs in TENSORRT_NAMES.items():
+        if ours in parameters:
+            options[theirs] = parameters[ours]
+    return options
