@@ -77,8 +77,6 @@ def export(
     torch's at several batch sizes, and a row does not depend on its neighbours. Nothing is rebuilt that did not change.
 
     Examples:
-    [bold]tritonbatch export ranking_mlp --max-batch-size 64 --static-batch 32[/]
-
     [bold]tritonbatch export my_package.models:ranker --preferred 8 --preferred 16 --queue-delay-us 2000[/]
 
     [bold]tritonbatch export scripted.pt --input features:FP32:512 --output scores[/]
@@ -105,16 +103,17 @@ def export(
         for_gpus=tuple(key.upper() for key in for_gpu or ()),
         slo_ms=slo_ms,
     )
-    if name and len(spec) > 1:
-        raise InvalidInput(f"--name is {name!r} for {len(spec)} models: expected one model; export them one by one.")
-    given = parse_given(input or (), output or ())
+    _export_each(spec, repository, name, batching, Source(keep=keep, given=parse_given(input or (), output or ())))
+
+
+def _export_each(specs: Sequence[str], repository: Path, name: str | None, batching: Batching, source: Source) -> None:
+    if name and len(specs) > 1:
+        raise InvalidInput(f"--name is {name!r} for {len(specs)} models: expected one model; export them one by one.")
     console = Console()
     with Steps(console) as steps:
         reports = [
-            export_one(
-                each, repository, name, batching, lambda what: steps(what, 0, 1), source=Source(keep=keep, given=given)
-            )
-            for each in spec
+            export_one(each, repository, name, batching, lambda what: steps(what, 0, 1), source=source)
+            for each in specs
         ]
     for report in reports:
         console.print(report, markup=False, highlight=False, soft_wrap=True)
