@@ -125,7 +125,19 @@ def test_where_nothing_listens_the_address_is_named(protocol: Protocol) -> None:
             client.metadata("linear")
 
 
-@pytest.mark.parametrize(("url", "protocol"), [("http://localhost:1", "http"), ("localhost", "http"), ("a:1", "ftp")])
+@pytest.mark.parametrize(
+    ("url", "protocol"),
+    [
+        ("http://localhost:1", "http"),
+        ("localhost", "http"),
+        (":8000", "http"),
+        ("localhost:", "grpc"),
+        ("localhost:http", "http"),
+        ("localhost:0", "http"),
+        ("localhost:99999", "http"),
+        ("a:1", "ftp"),
+    ],
+)
 def test_an_address_that_is_none_is_refused(url: str, protocol: Protocol) -> None:
     """Schemes, missing ports and unknown protocols are said at once."""
     with pytest.raises(InvalidInput, match="expected"):

@@ -51,6 +51,12 @@ def main() -> None:
         errors.print("[bold red]error:[/]", end=" ")
         errors.print(str(error), markup=False, highlight=False, soft_wrap=True)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # Disk full, no permission, a folder gone: its name and the reason are all there is to say.
+        errors.print("[bold red]error:[/]", end=" ")
+        about = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        errors.print(f"{about}; free space or choose another place.", markup=False, highlight=False, soft_wrap=True)
+        sys.exit(2)
 
 
 def _terminate(number: int, frame: FrameType | None) -> None:  # noqa: ARG001 - the signature of a handler

@@ -54,10 +54,7 @@ class Client:
     """
 
     def __init__(self, url: str, *, protocol: Protocol = "http", connections: int = 1, timeout_s: float = 60.0) -> None:
-        if "://" in url or ":" not in url:
-            raise InvalidInput(
-                f"The address {url!r} is not one: expected HOST:PORT without a scheme, as localhost:8000."
-            )
+        _check_address(url)
         self.url = url
         self.protocol = protocol
         self.timeout_s = timeout_s
@@ -152,6 +149,12 @@ class Client:
         except InferenceServerException as error:
             raise InvalidInput(f"Input {name} cannot be serialised: {error.message()}") from error
         return tensor
+
+
+def _check_address(url: str) -> None:
+    host, _, port = url.rpartition(":")
+    if "://" in url or not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
+        raise InvalidInput(f"The address {url!r} is not one: expected HOST:PORT without a scheme, as localhost:8000.")
 
 
 def _transport(protocol: str) -> Any:

@@ -69,7 +69,10 @@ def compare(
     if (folder / "manifest.json").exists():
         raise InvalidInput(f"{folder} already holds a comparison: expected a new or empty folder; choose another.")
     _check(subjects, traffic)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidInput(f"Cannot write to {folder}: {error.strerror}; expected a folder; choose another.") from error
     manifest = _manifest(subjects, variants, traffic)
     write_json(folder / "manifest.json", manifest)
     loads: dict[str, list[Load]] = {}
@@ -88,7 +91,8 @@ def compare(
 
 
 def _check(subjects: Sequence[Subject], traffic: Traffic) -> None:
-    for load in given_loads(traffic.rates_per_s or [1.0], seconds=traffic.seconds, seed=traffic.seed):
+    rates = traffic.rates_per_s or [10 / traffic.seconds if traffic.seconds > 0 else 1.0]
+    for load in given_loads(rates, seconds=traffic.seconds, seed=traffic.seed):
         schedule(load.process, load.rate_per_s, 1, load.seed)
     for subject in subjects:
         if subject.samples is not None:

@@ -17,6 +17,8 @@ STEADY_UTILISATION = 0.5
 OVERLOAD = 1.25
 """Times B / t(B): enough above capacity that the queue never runs dry, little enough to stay a plausible peak."""
 LEAST_REQUESTS, MOST_REQUESTS = 120, 20_000
+MOST_GIVEN = 5_000_000
+"""Records of a run are held in memory, some 40 bytes each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,9 +65,18 @@ def given_loads(rates_per_s: Sequence[float], *, seconds: float, seed: int) -> l
         if not 0 < number < float("inf"):
             raise InvalidInput(f"The {what} is {number}: expected a number above 0.")
     return [
-        Load(name=f"{rate:g}/s", rate_per_s=rate, requests=max(1, round(rate * seconds)), seed=seed)
-        for rate in rates_per_s
+        Load(name=f"{rate:g}/s", rate_per_s=rate, requests=_requests(rate, seconds), seed=seed) for rate in rates_per_s
     ]
+
+
+def _requests(rate_per_s: float, seconds: float) -> int:
+    requests = rate_per_s * seconds
+    if not 1 <= requests <= MOST_GIVEN:
+        raise InvalidInput(
+            f"{rate_per_s:g}/s for {seconds:g} s is {requests:g} requests: expected 1 to {MOST_GIVEN:,}; "
+            "change the rate or the duration."
+        )
+    return round(requests)
 
 
 def _rounded(rate: float) -> float:
