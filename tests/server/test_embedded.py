@@ -79,11 +79,12 @@ def test_nothing_outlives_a_kill_9(repository: Path, victim: str) -> None:
     code = (
         "import sys, time; from pathlib import Path; from tritonbatch.server import EmbeddedServer\n"
         "with EmbeddedServer(Path(sys.argv[1]), models=['linear']) as server:\n"
-        "    print(server._guard.pid, flush=True); time.sleep(60)\n"
+        "    print(server._guard.pid, server._folder, flush=True); time.sleep(60)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code, str(repository)], stdout=subprocess.PIPE, text=True)
     try:
-        guard = int(parent.stdout.readline())
+        number, folder = parent.stdout.readline().split()
+        guard = int(number)
         server = next(p.pid for p in members(guard) if p.ppid() == guard)
         os.kill({"parent": parent.pid, "guard": guard, "server": server}[victim], signal.SIGKILL)
         left = wait_until_gone(guard)
@@ -91,6 +92,7 @@ def test_nothing_outlives_a_kill_9(repository: Path, victim: str) -> None:
         parent.kill()
         parent.wait(10)
     assert left == []
+    assert victim != "parent" or not Path(folder).exists(), "nobody else could remove it"
     if victim != "guard":  # with its guard killed outright, nobody is left to sweep the memory
         assert shared_memory() <= before
 

@@ -132,7 +132,15 @@ class EmbeddedServer:
         self._folder = Path(tempfile.mkdtemp(prefix="tritonbatch-server-"))
         shm_prefix = f"tritonbatch_{uuid.uuid4().hex[:12]}"
         server = self._command(runtime, assemble_backends(runtime, self._folder / "backends"), shm_prefix)
-        guard = [sys.executable, "-I", "-S", str(PACKAGE / "guard.py"), str(EXIT_TIMEOUT_S), shm_prefix]
+        guard = [
+            sys.executable,
+            "-I",
+            "-S",
+            str(PACKAGE / "guard.py"),
+            str(EXIT_TIMEOUT_S),
+            shm_prefix,
+            str(self._folder),
+        ]
         with (self._folder / "server.log").open("wb") as log:
             self._guard = subprocess.Popen(
                 [*guard, *server],

@@ -1,10 +1,10 @@
 """Run a server and never outlive the process that asked for it; a script that `embedded.py` starts.
 
-    guard.py EXIT_TIMEOUT_S SHM_PREFIX COMMAND…
+    guard.py EXIT_TIMEOUT_S SHM_PREFIX FOLDER COMMAND…
 
 The guard's standard input is a pipe whose other end the parent holds. When the parent closes it, or dies in whatever
 way (Ctrl-C, kill -9), the guard sees the end of file, asks the server to stop, and after EXIT_TIMEOUT_S makes it.
-Then it sweeps the server's process group (the Python stubs) and its shared memory. It uses the standard library
+Then it sweeps the server's process group (the Python stubs), its shared memory and FOLDER. It uses the standard library
 only, so that it starts in milliseconds.
 """
 
@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,13 +21,15 @@ from pathlib import Path
 PR_SET_PDEATHSIG = 1
 
 
-def main(exit_timeout_s: float, shm_prefix: str, command: list[str]) -> int:
+def main(exit_timeout_s: float, shm_prefix: str, folder: str, command: list[str]) -> int:
     """Run *command* until it exits or standard input ends; return its exit code."""
     server = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0, preexec_fn=_stop_with_guard)  # noqa: PLW1509 - this process has one thread
     try:
         _wait_for_exit_or_end_of_input(server.pid)
         if server.poll() is None:
             _stop(server, exit_timeout_s)
+            # Only when it was told to end: after a server's own death the parent still reads the log in there.
+            shutil.rmtree(folder, ignore_errors=True)
     finally:
         _sweep(server.pid, shm_prefix)
     return server.returncode
@@ -62,4 +65,4 @@ def _sweep(group: int, shm_prefix: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(float(sys.argv[1]), sys.argv[2], sys.argv[3:]))
+    sys.exit(main(float(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]))
