@@ -7,10 +7,8 @@ import numpy as np
 import pytest
 
 from tritonbatch.loadtest.drive import play
-from tritonbatch.loadtest.records import STATUSES, Records
+from tritonbatch.loadtest.records import OK, STATUSES, Records
 from tritonbatch.observe.measurement import latency_of
-
-OK = STATUSES.index("ok")
 
 
 def at(*milliseconds: float) -> Records:

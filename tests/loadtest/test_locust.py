@@ -9,11 +9,13 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 
 from tritonbatch.client import Client
 from tritonbatch.client.counters import executions_between
 from tritonbatch.errors import TritonbatchError
+from tritonbatch.loadtest import generator
 from tritonbatch.loadtest.arrivals import schedule
 from tritonbatch.loadtest.generator import Drive, run_locust, scenario
 from tritonbatch.loadtest.plan import Load
@@ -119,6 +121,19 @@ def test_what_cannot_be_sent_ends_the_run_at_once(
     )
     with pytest.raises(TritonbatchError, match=says):
         run_locust(wrong, LOAD, tmp_path, ignore)
+
+
+def test_a_run_that_takes_too_long_is_stopped(
+    server: EmbeddedServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Past its limit Locust is stopped although it goes on reporting, and the message names the limit and the log."""
+    monkeypatch.setattr(generator, "START_S", -55.0)
+    monkeypatch.setattr(generator, "DRAIN_S", 0.0)
+    seen: list[int] = []
+    with pytest.raises(TritonbatchError, match=r"did not end within 5 s; its log is .*locust\.log"):
+        run_locust(drive(server), Load(name="l", rate_per_s=2, requests=120, seed=1), tmp_path, seen.append)
+    assert seen, "it was running"
+    assert [p.pid for p in psutil.Process().children(recursive=True) if "locust" in " ".join(p.cmdline())] == []
 
 
 def test_where_nothing_listens_the_run_says_so(tmp_path: Path) -> None:

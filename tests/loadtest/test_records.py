@@ -14,6 +14,7 @@ from tritonbatch.errors import InvalidInput
 from tritonbatch.loadtest import records as module
 from tritonbatch.loadtest.records import STATUSES, Records, read_records, write_records
 from tritonbatch.observe.measurement import errors_of, latency_of, throughput_of
+from tritonbatch.whole_file import whole_file
 
 
 def sample(rows: int, seed: int = 0) -> Records:
@@ -54,6 +55,24 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.
         write_records(sample(9), path)
     assert len(read_records(path)) == 5
     assert [each.name for each in tmp_path.iterdir()] == ["r.parquet"]
+
+
+def test_whatever_is_written_a_failure_leaves_no_half_file(tmp_path: Path) -> None:
+    """The one way that files are written: a block that fails leaves the old content and no temporary beside it."""
+    path = tmp_path / "file.json"
+    path.write_text("old")
+
+    def fail_halfway() -> None:
+        with whole_file(path) as temporary:
+            temporary.write_text("ha")
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space left"):
+        fail_halfway()
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file.json", "old")]
+    with whole_file(path) as temporary:
+        temporary.write_text("new")
+    assert [(each.name, each.read_text()) for each in tmp_path.iterdir()] == [("file.json", "new")]
 
 
 @pytest.mark.parametrize("content", [None, b"", b"not parquet"])

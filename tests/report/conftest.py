@@ -12,9 +12,8 @@ import pytest
 
 from tritonbatch.client.counters import Executions
 from tritonbatch.loadtest.plan import Load
-from tritonbatch.loadtest.records import Records
+from tritonbatch.loadtest.records import OK, Records
 from tritonbatch.observe.measurement import (
-    OK,
     Latency,
     Measurement,
     errors_of,

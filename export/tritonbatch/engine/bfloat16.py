@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from tritonbatch.export.onnx_file import graphs_within
+
 if TYPE_CHECKING:
     import onnx
 
@@ -17,7 +19,7 @@ def to_bfloat16(halved: onnx.ModelProto, original: onnx.ModelProto) -> None:
     for tensor in _tensors(halved.graph):
         if tensor.data_type == TensorProto.FLOAT16:
             _round(tensor, weights.get(tensor.name, tensor))
-    for graph in _graphs(halved.graph):
+    for graph in graphs_within(halved.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             if value.type.tensor_type.elem_type == TensorProto.FLOAT16:
                 value.type.tensor_type.elem_type = TensorProto.BFLOAT16
@@ -37,16 +39,8 @@ def _round(tensor: onnx.TensorProto, source: onnx.TensorProto) -> None:
     tensor.CopyFrom(numpy_helper.from_array(values, name))
 
 
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _graphs(inner)
-
-
 def _tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    for each in _graphs(graph):
+    for each in graphs_within(graph):
         yield from each.initializer
         for node in each.node:
             for attribute in node.attribute:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 from tritonbatch.engine.settings import PLAN_FILE, EngineSettings
 from tritonbatch.errors import ExportRejected, NotSupported
 from tritonbatch.export.fingerprint import sha256
+from tritonbatch.whole_file import whole_file
 
 MIB = 2**20
 
@@ -163,6 +163,5 @@ def _log(api: Any) -> Any:
 
 
 def _write(path: Path, content: bytes) -> None:
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_bytes(content)
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        temporary.write_bytes(content)

@@ -7,7 +7,6 @@ what it lost is measured on this machine before any GPU sees it.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +20,7 @@ from tritonbatch.export.samples import SAMPLES_FILE
 from tritonbatch.export.session import Session
 from tritonbatch.models.model import Arrays
 from tritonbatch.models.optional import needing
+from tritonbatch.whole_file import whole_file
 
 if TYPE_CHECKING:
     import onnx
@@ -54,14 +54,10 @@ def lower_precision(version_directory: Path, precision: str) -> Lowered:
         return Lowered(source, 0.0)
     rows = read_samples(version_directory.parent / SAMPLES_FILE)
     target = version_directory / f"model.{precision}.onnx"
-    partial = version_directory / f".{target.name}.{os.getpid()}"
-    try:
+    with whole_file(target) as partial:
         _write(source, partial, precision, rows)
         # No CPU kernel takes BF16, so its loss shows only on the GPU.
         deviation = None if precision == "bf16" else _deviation(source, partial, rows)
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
     return Lowered(target, deviation)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,6 +107,15 @@ def graph_tensors(graph: onnx.GraphProto) -> tuple[GraphTensor, ...]:
     weights = {tensor.name for tensor in graph.initializer}
     inputs = [_graph_tensor("input", value) for value in graph.input if value.name not in weights]
     return (*inputs, *(_graph_tensor("output", value) for value in graph.output))
+
+
+def graphs_within(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
+    """*graph* itself, and those inside its nodes (the branches of an If, the body of a Loop), at any depth."""
+    yield graph
+    for node in graph.node:
+        for attribute in node.attribute:
+            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
+                yield from graphs_within(inner)
 
 
 def opset(proto: onnx.ModelProto) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from tritonbatch.errors import ExportRejected
+from tritonbatch.export.onnx_file import graphs_within
 
 if TYPE_CHECKING:
     import onnx
@@ -17,26 +18,18 @@ def rename_tensors(proto: onnx.ModelProto, names: Mapping[str, str]) -> None:
     Raises:
         ExportRejected: A new name is taken inside the graph.
     """
-    taken = {name for graph in _graphs(proto.graph) for name in _names(graph)} - set(names)
+    taken = {name for graph in graphs_within(proto.graph) for name in _names(graph)} - set(names)
     clash = sorted(taken & set(names.values()))
     if clash:
         raise ExportRejected(
             f"the name {clash[0]!r} is taken inside the exported graph, expected one that is free; choose another"
         )
-    for graph in _graphs(proto.graph):
+    for graph in graphs_within(proto.graph):
         for value in (*graph.input, *graph.output, *graph.value_info):
             value.name = names.get(value.name, value.name)
         for node in graph.node:
             node.input[:] = [names.get(name, name) for name in node.input]
             node.output[:] = [names.get(name, name) for name in node.output]
-
-
-def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
-    yield graph
-    for node in graph.node:
-        for attribute in node.attribute:
-            for inner in (*attribute.graphs, *([attribute.g] if attribute.HasField("g") else [])):
-                yield from _graphs(inner)
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:

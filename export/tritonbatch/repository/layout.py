@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from tritonbatch.errors import InvalidInput
 from tritonbatch.repository.config import config_text, read_config
 from tritonbatch.repository.shared_weights import share_versions
 from tritonbatch.repository.variants import why
+from tritonbatch.whole_file import whole_file
 
 DEFAULT_VARIANT = "dynamic"
 
@@ -70,9 +70,8 @@ def write_text_keeping_copy(path: Path, text: str) -> bool:
             return False
         shutil.copy2(path, path.with_name(f"{path.name}.bak"))
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text, encoding="utf-8")
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
     return True
 
 

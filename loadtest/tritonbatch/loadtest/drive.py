@@ -81,7 +81,7 @@ def play(records: Records, send: Send, report: Report, *, client_batch: int, cap
 
 
 def _sleep_until(moment_ns: int) -> None:
-    """Sleep to *moment_ns*; when it has passed, still let answers be read now and then."""
+    """Sleep to *moment_ns*; not at all when it has passed, so that a late request is not delayed further."""
     remaining_s = (moment_ns - time.perf_counter_ns()) / 1e9
     if remaining_s > 0:
         gevent.sleep(remaining_s)

@@ -13,7 +13,6 @@ comparison can still be read.
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,6 +21,7 @@ from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from tritonbatch.errors import InvalidInput
+from tritonbatch.whole_file import whole_file
 
 
 def run_folder(comparison: Path, model: str, load: str, variant: str) -> Path:
@@ -31,9 +31,8 @@ def run_folder(comparison: Path, model: str, load: str, variant: str) -> Path:
 
 def write_json(path: Path, value: Any) -> None:
     """Write *value* as JSON by rename; protobufs inside become their JSON form."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(value, indent=2, default=_plain) + "\n", encoding="utf-8")
-    temporary.replace(path)
+    with whole_file(path) as temporary:
+        temporary.write_text(json.dumps(value, indent=2, default=_plain) + "\n", encoding="utf-8")
 
 
 def read_json(path: Path) -> dict[str, Any]:

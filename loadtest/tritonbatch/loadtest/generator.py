@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -57,9 +58,10 @@ def run_locust(drive: Drive, load: Load, folder: Path, on_progress: Callable[[in
         )
         os.close(writer)
         try:
-            _follow(reader, on_progress)
-            process.wait(limit_s)
-        except subprocess.TimeoutExpired as error:
+            deadline = time.monotonic() + limit_s
+            _follow(reader, on_progress, deadline)
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except (TimeoutError, subprocess.TimeoutExpired) as error:
             raise TritonbatchError(f"Locust did not end within {limit_s:.0f} s; its log is {log}.") from error
         finally:
             os.close(reader)
@@ -108,11 +110,19 @@ def _command(drive: Drive, load: Load, folder: Path, progress: int) -> list[str]
     return [sys.executable, "-m", "locust", "-f", str(scenario("open_loop")), *quiet, *flags]
 
 
-def _follow(reader: int, on_progress: Callable[[int], None]) -> None:
-    """Pass on the counts that Locust writes, until it closes its end."""
-    with os.fdopen(os.dup(reader)) as lines:
-        for line in lines:
-            on_progress(int(line))
+def _follow(reader: int, on_progress: Callable[[int], None], deadline: float) -> None:
+    """Pass on the counts that Locust writes, until it closes its end; TimeoutError at *deadline* (monotonic)."""
+    rest = b""
+    while True:
+        ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
+        if not ready:
+            raise TimeoutError
+        chunk = os.read(reader, 4096)
+        if not chunk:
+            return
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            on_progress(int(lines[-1]))
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

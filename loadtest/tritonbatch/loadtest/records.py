@@ -8,7 +8,6 @@ of the client-side batch that carried it (1 when it travelled alone).
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tritonbatch.errors import InvalidInput
+from tritonbatch.whole_file import whole_file
 
 STATUSES = ("unfinished", "ok", "rejected", "timeout", "failed")
 """What became of a request; the index in this tuple is the code in the ``status`` column in memory."""
+
+OK = STATUSES.index("ok")
 
 SCHEMA = pa.schema(
     [
@@ -86,12 +88,8 @@ def write_records(records: Records, path: Path) -> None:
         },
         schema=SCHEMA,
     )
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole_file(path) as temporary:
         pq.write_table(table, temporary, compression="zstd")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_records(path: Path) -> Records:

@@ -32,7 +32,7 @@ from tritonbatch.errors import InvalidInput, RequestFailed, TritonbatchError
 from tritonbatch.loadtest.arrivals import PROCESSES, schedule
 from tritonbatch.loadtest.drive import Played, play
 from tritonbatch.loadtest.folder import write_json
-from tritonbatch.loadtest.records import Records, write_records
+from tritonbatch.loadtest.records import OK, STATUSES, Records, write_records
 from tritonbatch.loadtest.samples import sample_batches
 
 
@@ -142,7 +142,8 @@ class OpenLoopUser(User):
 
         def report(first: int, rows: int) -> None:
             latency_ms = float(records.done_ns[first] - records.intended_ns[first]) / 1e6
-            failure = None if records.status[first] == 1 else RequestFailed(f"status {records.status[first]}")
+            status = records.status[first]
+            failure = None if status == OK else RequestFailed(STATUSES[status])
             fire(request_type="infer", name=name, response_time=latency_ms, response_length=rows, exception=failure)
 
         return report

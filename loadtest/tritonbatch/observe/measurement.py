@@ -14,9 +14,7 @@ import numpy.typing as npt
 
 from tritonbatch.client.counters import Executions
 from tritonbatch.loadtest.plan import Load
-from tritonbatch.loadtest.records import STATUSES, Records
-
-OK = STATUSES.index("ok")
+from tritonbatch.loadtest.records import OK, STATUSES, Records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,8 +15,8 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
-from tritonbatch.loadtest.records import Records
-from tritonbatch.observe.measurement import OK, Measurement
+from tritonbatch.loadtest.records import OK, Records
+from tritonbatch.observe.measurement import Measurement
 from tritonbatch.report.explanation import Gain
 
 Floats = npt.NDArray[np.float64]

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -24,6 +23,7 @@ from tritonbatch.report.markup import table, text
 from tritonbatch.report.sections import model_section
 from tritonbatch.report.verdict import Verdict
 from tritonbatch.report.wording import by_model, listing
+from tritonbatch.whole_file import whole_file
 
 LEAD = (
     "The same seeded arrivals went to every variant of a model. Latency counts from the moment a request should have "
@@ -52,12 +52,8 @@ def write_page(
         verdicts: at most one per model.
     """
     document = _document(_body(measurements, records, manifest, verdicts), list(by_model(measurements)))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with whole_file(path) as temporary:
         temporary.write_text(document, encoding="utf-8")
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _body(
