@@ -1,69 +1,61 @@
-"""One small synchronous surface over tritonclient's HTTP and gRPC clients, which do the protocol.
-
-Answers are the same protobufs for both transports. A client belongs to the thread, or the gevent hub, that made it.
-"""
+"""The client for threads and gevent: one small surface over HTTP or gRPC, safe to share between all of them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Self, overload
 
-import numpy.typing as npt
-from google.protobuf import json_format
 from tritonclient.grpc.model_config_pb2 import ModelConfig
-from tritonclient.grpc.service_pb2 import (
-    ModelConfigResponse,
-    ModelMetadataResponse,
-    ModelStatistics,
-    ModelStatisticsResponse,
-    ServerMetadataResponse,
-)
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.grpc.service_pb2 import ModelMetadataResponse, ModelStatistics, ServerMetadataResponse
 
-from tritonbatch.client.errors import ServerError, mapped_errors
-from tritonbatch.client.tensors import check_inputs
-from tritonbatch.errors import InvalidInput, RequestFailed
+from tritonbatch.client.contract import Contract
+from tritonbatch.client.core import Core
+from tritonbatch.client.endpoints import addresses_of
+from tritonbatch.client.many import Item, Sending, infer_items, infer_rows
+from tritonbatch.client.message import Answer, Language, Request
+from tritonbatch.client.options import NO_RETRY, Connections, Options, Protocol, Retry
+from tritonbatch.client.tensors import Array, Inputs
+from tritonbatch.client.tracing import Tracer
+from tritonbatch.client.transport import Transport, finished
+from tritonbatch.errors import InvalidInput
 
-Protocol = Literal["http", "grpc"]
-
-SETTLE_S = 0.05
-SETTLE_READINGS = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """Inputs that were checked and serialised once, to be sent any number of times; *rows* is their batch."""
-
-    model: str
-    rows: int
-    tensors: tuple[Any, ...]
+DEFAULT_OPTIONS = Options()
+DEFAULT_RETRY = Retry()
+DEFAULT_CONNECTIONS = Connections()
+LOAD_TIMEOUT_S = 600.0
 
 
 class Client:
-    """Speaks to one Triton at *url* (``host:port``).
+    """Speaks to one Triton, or to several replicas of it, at *urls* (``host:port``).
 
-    *connections* is how many requests may be in flight at once over HTTP, one connection each; gRPC carries all of
-    them on one. *timeout_s* bounds the wait for one answer.
+    *timeout_s* is the budget of one call: connecting, waiting in the queue, retries and the answer. Where the model's
+    queue policy lets requests bring a timeout, what is left of it is passed on. *retry* None sends everything once.
+    With a *tracer* of OpenTelemetry every request is a span that the server's own trace continues.
+
+    Any number of threads or greenlets may share a client. ``with`` closes it.
 
     Raises:
-        InvalidInput: the URL has a scheme, or the protocol is unknown.
+        InvalidInput: an address has a scheme or no port, or the protocol is unknown.
         RequestFailed: in every method, one of the kinds in :mod:`tritonbatch.client.errors`.
     """
 
-    def __init__(self, url: str, *, protocol: Protocol = "http", connections: int = 1, timeout_s: float = 60.0) -> None:
-        _check_address(url)
-        self.url = url
+    def __init__(
+        self,
+        urls: str | Sequence[str],
+        *,
+        protocol: Protocol = "http",
+        timeout_s: float = 60.0,
+        retry: Retry | None = DEFAULT_RETRY,
+        connections: Connections = DEFAULT_CONNECTIONS,
+        tracer: Tracer | None = None,
+    ) -> None:
+        self.urls = addresses_of(urls, base_path=protocol == "http")
+        self.url = ", ".join(self.urls)
         self.protocol = protocol
-        self.timeout_s = timeout_s
-        self._grpc = protocol == "grpc"
-        self._transport: Any = _transport(protocol)
-        options = {} if self._grpc else {"concurrency": connections, "network_timeout": timeout_s}
-        with mapped_errors(url):
-            self._client = self._transport.InferenceServerClient(url, **options)
-        self._known: dict[str, tuple[ModelMetadataResponse, ModelConfig]] = {}
+        language, self._transport = _blocking(protocol, connections)
+        self._core = Core(self.urls, language, self._transport, timeout_s, retry or NO_RETRY, tracer)
 
     def __enter__(self) -> Self:
         return self
@@ -72,103 +64,138 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections."""
-        self._client.close()
+        """Close the connections; later calls fail."""
+        self._transport.close()
 
-    def ready(self, model: str = "") -> bool:
-        """Whether the server (and *model*, when given) answers that it is ready; False also when nothing answers."""
-        try:
-            with mapped_errors(self.url, model):
-                return bool(self._client.is_model_ready(model) if model else self._client.is_server_ready())
-        except RequestFailed:
-            return False
+    def ready(self, model: str = "", version: str = "") -> bool:
+        """Whether any server (and *model* there, when given) answers that it is ready; False when nothing answers."""
+        return finished(self._core.ready(model, version))
 
     def server_metadata(self) -> ServerMetadataResponse:
         """The server's name, version and extensions."""
-        with mapped_errors(self.url):
-            return _as(ServerMetadataResponse, self._client.get_server_metadata())
+        return finished(self._core.server_metadata())
 
-    def metadata(self, model: str) -> ModelMetadataResponse:
+    def metadata(self, model: str, version: str = "") -> ModelMetadataResponse:
         """The model's inputs and outputs; shapes include the batch axis as -1."""
-        with mapped_errors(self.url, model):
-            return _as(ModelMetadataResponse, self._client.get_model_metadata(model))
+        return finished(self._core.metadata(model, version))
 
-    def config(self, model: str) -> ModelConfig:
+    def config(self, model: str, version: str = "") -> ModelConfig:
         """The configuration that the server really uses, after its normalisation and auto-completion."""
-        with mapped_errors(self.url, model):
-            answer = self._client.get_model_config(model)
-        return answer.config if isinstance(answer, ModelConfigResponse) else _as(ModelConfig, answer)
+        return finished(self._core.config(model, version))
 
-    def statistics(self, model: str) -> ModelStatistics:
-        """The cumulative statistics of the model's only, or newest, served version."""
-        with mapped_errors(self.url, model):
-            answer = _as(ModelStatisticsResponse, self._client.get_inference_statistics(model))
-        if not answer.model_stats:
-            raise ServerError(f"{self.url} has no statistics of model {model!r}; expected one entry per version.")
-        newest: ModelStatistics = max(answer.model_stats, key=lambda entry: int(entry.version))
-        return newest
+    def contract(self, model: str, version: str = "") -> Contract:
+        """What requests to the model must look like; asked for once, then remembered."""
+        return finished(self._core.contract(model, version))
+
+    def statistics(self, model: str, version: str = "") -> ModelStatistics:
+        """The cumulative statistics of the model's only, or newest, served version; summed over several servers."""
+        return finished(self._core.statistics(model, version))
 
     def settled_statistics(self, model: str) -> ModelStatistics:
         """The statistics once two readings agree: the server counts an execution shortly after it answered.
 
         While others load the model no two readings agree; after a second the last one is taken.
         """
-        last = self.statistics(model)
-        for _ in range(SETTLE_READINGS):
-            time.sleep(SETTLE_S)
-            now = self.statistics(model)
-            if now == last:
-                break
-            last = now
-        return last
+        return finished(self._core.settled_statistics(model))
 
-    def request(self, model: str, inputs: Mapping[str, npt.NDArray[Any]]) -> Request:
-        """Check *inputs* against the model and serialise them; arrays have the batch on axis 0."""
-        if model not in self._known:
-            self._known[model] = (self.metadata(model), self.config(model))
-        metadata, config = self._known[model]
-        rows = check_inputs(metadata, config.max_batch_size, inputs)
-        return Request(model, rows, tuple(self._tensor(name, array) for name, array in inputs.items()))
+    def load(self, model: str, config: ModelConfig | None = None, *, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """Load *model* on every server, with *config* instead of its file when given; needs explicit model control."""
+        finished(self._core.load(model, config, timeout_s))
 
-    def send(self, request: Request) -> Any:
-        """Send *request* and wait; returns tritonclient's result (``as_numpy(output_name)``)."""
-        options = {"client_timeout": self.timeout_s} if self._grpc else {}
-        with mapped_errors(self.url, request.model):
-            return self._client.infer(request.model, list(request.tensors), **options)
+    def unload(self, model: str, *, timeout_s: float = LOAD_TIMEOUT_S) -> None:
+        """Unload *model* on every server; needs explicit model control."""
+        finished(self._core.unload(model, timeout_s))
 
-    def infer(self, model: str, inputs: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
-        """Send *inputs* as one request and return the outputs by name."""
-        result = self.send(self.request(model, inputs))
-        outputs = self._known[model][0].outputs
-        return {output.name: result.as_numpy(output.name) for output in outputs}
+    def infer(
+        self,
+        model: str,
+        inputs: Inputs,
+        *,
+        add_batch_axis: bool = False,
+        timeout_s: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> dict[str, Array]:
+        """Send *inputs* as one request and return the outputs by name.
 
-    def _tensor(self, name: str, array: npt.NDArray[Any]) -> Any:
-        tensor = self._transport.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype))
-        try:
-            tensor.set_data_from_numpy(array)
-        except InferenceServerException as error:
-            raise InvalidInput(f"Input {name} cannot be serialised: {error.message()}") from error
-        return tensor
+        Arrays have the batch on axis 0; with *add_batch_axis* they are one item, and the outputs come without the axis.
+        """
+        return finished(self._core.infer(model, inputs, options, timeout_s, add_batch_axis=add_batch_axis))
+
+    @overload
+    def infer_many(
+        self,
+        model: str,
+        items: Mapping[str, Any],
+        *,
+        in_flight: int = 2,
+        timeout_s: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> dict[str, Array]: ...
+
+    @overload
+    def infer_many(
+        self,
+        model: str,
+        items: Sequence[Item],
+        *,
+        in_flight: int = 2,
+        timeout_s: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> list[dict[str, Array]]: ...
+
+    def infer_many(
+        self,
+        model: str,
+        items: Mapping[str, Any] | Sequence[Item],
+        *,
+        in_flight: int = 2,
+        timeout_s: float | None = None,
+        options: Options = DEFAULT_OPTIONS,
+    ) -> dict[str, Array] | list[dict[str, Array]]:
+        """Send any number of items in requests of at most ``max_batch_size``, *in_flight* at once; results in order.
+
+        *items* is a mapping of arrays with the items on axis 0, and so is the result; or a sequence of single items,
+        whose shapes may differ, and the result is a list. *timeout_s* is for all of them together.
+        """
+        if isinstance(items, Mapping):
+            return finished(infer_rows(self._core, model, items, Sending(options, in_flight, timeout_s)))
+        return finished(infer_items(self._core, model, items, Sending(options, in_flight, timeout_s)))
+
+    def request(
+        self, model: str, inputs: Inputs, *, add_batch_axis: bool = False, options: Options = DEFAULT_OPTIONS
+    ) -> Request:
+        """Check *inputs* against the model and serialise them, to be sent any number of times."""
+        return finished(self._core.request(model, inputs, options, add_batch_axis=add_batch_axis))
+
+    def send(self, request: Request, *, timeout_s: float | None = None) -> Answer:
+        """Send *request* and wait; the answer is decoded when asked for (``arrays()``, ``as_numpy(name)``)."""
+        budget_s = self._core.timeout_s if timeout_s is None else timeout_s
+        return finished(self._core.send(request, time.monotonic() + budget_s))
 
 
-def _check_address(url: str) -> None:
-    host, _, port = url.rpartition(":")
-    if "://" in url or not host or not (port.isascii() and port.isdigit() and 0 < int(port) < 65536):
-        raise InvalidInput(f"The address {url!r} is not one: expected HOST:PORT without a scheme, as localhost:8000.")
+def language_of(protocol: Protocol) -> Language:
+    """How *protocol* says things.
 
-
-def _transport(protocol: str) -> Any:
-    if protocol == "grpc":
-        import tritonclient.grpc  # noqa: PLC0415 - gRPC starts threads that an HTTP user never needs
-
-        return tritonclient.grpc
+    Raises:
+        InvalidInput: it is neither http nor grpc.
+    """
     if protocol == "http":
-        import tritonclient.http  # noqa: PLC0415 - it brings gevent, which a gRPC user never needs
+        from tritonbatch.client.http_language import HttpLanguage  # noqa: PLC0415 - a gRPC user never needs it
 
-        return tritonclient.http
+        return HttpLanguage()
+    if protocol == "grpc":
+        from tritonbatch.client.grpc_language import GrpcLanguage  # noqa: PLC0415 - nor an HTTP user this
+
+        return GrpcLanguage()
     raise InvalidInput(f"Unknown protocol {protocol!r}: expected 'http' or 'grpc'.")
 
 
-def _as(kind: Any, answer: Any) -> Any:
-    """HTTP answers in JSON, gRPC in the protobuf itself; newer servers may send fields this schema lacks."""
-    return json_format.ParseDict(answer, kind(), ignore_unknown_fields=True) if isinstance(answer, dict) else answer
+def _blocking(protocol: Protocol, connections: Connections) -> tuple[Language, Transport]:
+    language = language_of(protocol)
+    if protocol == "grpc":
+        from tritonbatch.client.grpc_wire import BlockingGrpc  # noqa: PLC0415
+
+        return language, BlockingGrpc(connections)
+    from tritonbatch.client.http_blocking import BlockingHttp  # noqa: PLC0415
+
+    return language, BlockingHttp(connections)

@@ -6,8 +6,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from google.protobuf.message import Message
 from tritonclient.grpc.service_pb2 import InferBatchStatistics, ModelStatistics
 
 NS_PER_MS = 1e6
@@ -49,3 +51,30 @@ def mean_queue_ms(before: ModelStatistics, after: ModelStatistics) -> float:
     old, new = before.inference_stats.queue, after.inference_stats.queue
     count = new.count - old.count
     return (new.ns - old.ns) / count / NS_PER_MS if count > 0 else float("nan")
+
+
+def summed(statistics: Sequence[ModelStatistics]) -> ModelStatistics:
+    """The counters of several replicas of one model as if they were one; the last inference is the latest one."""
+    total = ModelStatistics()
+    total.CopyFrom(statistics[0])
+    for other in statistics[1:]:
+        total.last_inference = max(total.last_inference, other.last_inference)
+        total.inference_count += other.inference_count
+        total.execution_count += other.execution_count
+        _add(total.inference_stats, other.inference_stats)
+        for entry in other.batch_stats:
+            same = next((each for each in total.batch_stats if each.batch_size == entry.batch_size), None)
+            if same is None:
+                total.batch_stats.add().CopyFrom(entry)
+            else:
+                _add(same, entry)
+    return total
+
+
+def _add(total: Message, other: Message) -> None:
+    """Add every count and time; the fields of both are durations, which hold a count and its nanoseconds."""
+    for field, value in other.ListFields():
+        if field.message_type is not None:
+            duration = getattr(total, field.name)
+            duration.count += value.count
+            duration.ns += value.ns

@@ -1,4 +1,4 @@
-"""Check arrays against what a model declares, before anything is sent. Pure: metadata in, verdict out."""
+"""Check and convert arrays against what a model declares, before anything is sent. Pure: contract in, verdict out."""
 
 from __future__ import annotations
 
@@ -8,55 +8,124 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 from tritonclient.grpc.service_pb2 import ModelMetadataResponse
-from tritonclient.utils import np_to_triton_dtype
+from tritonclient.utils import np_to_triton_dtype, triton_to_np_dtype
 
+from tritonbatch.client.contract import Contract, Tensor
 from tritonbatch.client.errors import InvalidRequest
 
-Arrays = Mapping[str, npt.NDArray[Any]]
+Array = npt.NDArray[Any]
+Inputs = Mapping[str, npt.ArrayLike]
 
 
-def check_inputs(metadata: ModelMetadataResponse, max_batch_size: int, inputs: Arrays) -> int:
-    """Check names, types, shapes and batch of *inputs*; return the number of rows (1 for a model without batching).
+def checked(contract: Contract, inputs: Inputs, *, add_batch_axis: bool = False) -> tuple[int, dict[str, Array]]:
+    """Check names, types, shapes and batch of *inputs*; return the number of rows and the arrays to send.
+
+    Arrays are converted where nothing is lost: to a wider type, between integer types that hold every value, text to
+    bytes (UTF-8). Floats are never narrowed: whether that is harmless would depend on the values of the day. Lists are
+    literals and take the declared type. *add_batch_axis* makes one item of each array a batch of one.
 
     Raises:
         InvalidRequest: names the model, the tensor, what it got and what it expected.
     """
-    model = metadata.name
-    declared = {tensor.name: tensor for tensor in metadata.inputs}
-    if set(inputs) != set(declared):
-        got, expected = ", ".join(sorted(inputs)) or "none", ", ".join(sorted(declared))
-        raise InvalidRequest(f"Model {model} got the inputs {got}; expected {expected}.")
-    for name, array in inputs.items():
-        _check_tensor(model, declared[name], array)
-    if max_batch_size == 0:
+    _check_names(contract, inputs)
+    if add_batch_axis and contract.max_batch_size == 0:
+        raise InvalidRequest(f"Model {contract.model} has max_batch_size 0, so there is no batch axis to add.")
+    arrays = {}
+    for name, value in inputs.items():
+        array = _converted(contract.model, contract.inputs[name], value)
+        arrays[name] = array[None] if add_batch_axis else array
+        _check_shape(contract, contract.inputs[name], arrays[name])
+    return _rows(contract, arrays), arrays
+
+
+def _check_names(contract: Contract, inputs: Inputs) -> None:
+    required = {tensor.name for tensor in contract.inputs.values() if not tensor.optional}
+    if not required <= set(inputs) <= set(contract.inputs):
+        got = ", ".join(sorted(inputs)) or "none"
+        names = sorted(contract.inputs)
+        expected = ", ".join(f"{name} (optional)" if contract.inputs[name].optional else name for name in names)
+        raise InvalidRequest(f"Model {contract.model} got the inputs {got}; expected {expected}.")
+
+
+def _check_shape(contract: Contract, tensor: Tensor, array: Array) -> None:
+    shape = tensor.shape
+    if len(shape) == array.ndim and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True)):
+        return
+    hint = ""
+    if contract.max_batch_size and array.ndim == len(shape) - 1:
+        hint = " The batch axis is missing; add_batch_axis=True adds it."
+    raise InvalidRequest(
+        f"Model {contract.model}, input {tensor.name}: got shape {array.shape}; expected {shape}, -1 meaning any size."
+        f"{hint}"
+    )
+
+
+def _rows(contract: Contract, arrays: Mapping[str, Array]) -> int:
+    if contract.max_batch_size == 0:
         return 1
-    return _check_rows(model, max_batch_size, {name: len(array) for name, array in inputs.items()})
+    counts = {name: len(array) for name, array in arrays.items()}
+    if len(set(counts.values())) > 1:
+        raise InvalidRequest(f"Model {contract.model}: the inputs have different numbers of rows ({counts}).")
+    count = next(iter(counts.values()))
+    if not 1 <= count <= contract.max_batch_size:
+        hint = "; infer_many splits more" if count else ""
+        raise InvalidRequest(
+            f"Model {contract.model}: got a batch of {count}; expected 1 to {contract.max_batch_size} "
+            f"(max_batch_size){hint}."
+        )
+    return count
 
 
-def _check_tensor(model: str, tensor: ModelMetadataResponse.TensorMetadata, array: npt.NDArray[Any]) -> None:
-    got = np_to_triton_dtype(array.dtype)
-    if got != tensor.datatype:
-        found = f"{array.dtype} ({got or 'no Triton type'})"
-        raise InvalidRequest(f"Model {model}, input {tensor.name}: got {found}; expected {tensor.datatype}.")
-    shape = tuple(tensor.shape)
-    fits = len(shape) == array.ndim and all(want in (-1, have) for want, have in zip(shape, array.shape, strict=True))
+def _converted(model: str, tensor: Tensor, value: npt.ArrayLike) -> Array:
+    where = f"Model {model}, input {tensor.name}"
+    literal = not isinstance(value, (np.ndarray, np.generic))
+    try:
+        array = np.asarray(value, dtype=object if literal and tensor.datatype == "BYTES" else None)
+    except ValueError as error:
+        raise InvalidRequest(f"{where}: the lists have different lengths ({error}); expected a full array.") from error
+    if tensor.datatype == "BYTES":
+        return _as_text(where, array)
+    wanted = np.dtype(triton_to_np_dtype(tensor.datatype))
+    if array.dtype == wanted:
+        return array
+    if np.can_cast(array.dtype, wanted, "safe") or (literal and array.dtype.kind == "f" and wanted.kind in "fV"):
+        return array.astype(wanted)
+    if array.dtype.kind in "iu" and wanted.kind in "iufV":
+        return _exact(where, array, wanted)
+    found = f"{array.dtype} ({np_to_triton_dtype(array.dtype) or 'no Triton type'})"
+    hint = f"; it would lose digits: convert with astype('{wanted}')" if array.dtype.kind == "f" == wanted.kind else ""
+    raise InvalidRequest(f"{where}: got {found}; expected {tensor.datatype}{hint}.")
+
+
+def _exact(where: str, array: Array, wanted: np.dtype[Any]) -> Array:
+    """Integers in another type, when that type holds each of them exactly."""
+    if not array.size:
+        return array.astype(wanted)
+    if wanted.kind in "iu":
+        limits = np.iinfo(wanted)
+        fits = int(array.min()) >= limits.min and int(array.max()) <= limits.max
+    else:
+        # Beyond 2**digits a float no longer holds every integer; 8 digits are those of bfloat16.
+        digits = np.finfo(wanted).nmant + 1 if wanted.kind == "f" else 8
+        fits = max(abs(int(array.min())), abs(int(array.max()))) <= 2**digits
     if not fits:
         raise InvalidRequest(
-            f"Model {model}, input {tensor.name}: got shape {array.shape}; expected {shape}, -1 meaning any size."
+            f"{where}: got {array.dtype} with values from {array.min()} to {array.max()}; expected what {wanted} holds."
         )
+    return array.astype(wanted)
 
 
-def _check_rows(model: str, max_batch_size: int, rows: Mapping[str, int]) -> int:
-    counts = set(rows.values())
-    if len(counts) > 1:
-        raise InvalidRequest(f"Model {model}: the inputs have different numbers of rows ({dict(rows)}); expected one.")
-    (count,) = counts
-    if not 1 <= count <= max_batch_size:
-        raise InvalidRequest(f"Model {model}: got a batch of {count}; expected 1 to {max_batch_size} (max_batch_size).")
-    return int(count)
+def _as_text(where: str, array: Array) -> Array:
+    if array.dtype.kind in "SU":
+        return array.astype(object)
+    wrong = [item for item in array.flat if not isinstance(item, (str, bytes))] if array.dtype == object else [array]
+    if wrong:
+        found = f"{type(wrong[0]).__name__} {wrong[0]!r}" if array.dtype == object else f"{array.dtype}"
+        raise InvalidRequest(f"{where}: got {found:.60}; expected text (str or bytes) for BYTES.")
+    return array
 
 
-def random_inputs(metadata: ModelMetadataResponse, rows: int, rng: np.random.Generator) -> dict[str, npt.NDArray[Any]]:
+def random_inputs(metadata: ModelMetadataResponse, rows: int, rng: np.random.Generator) -> dict[str, Array]:
     """*rows* rows for every input from its declared type and shape: normal floats, integers 0 and 1, free sizes 1.
 
     It knows nothing of what the numbers mean: for a model with a vocabulary or free shapes, give real samples.
@@ -67,9 +136,7 @@ def random_inputs(metadata: ModelMetadataResponse, rows: int, rng: np.random.Gen
     return {tensor.name: _random(metadata.name, tensor, rows, rng) for tensor in metadata.inputs}
 
 
-def _random(
-    model: str, tensor: ModelMetadataResponse.TensorMetadata, rows: int, rng: np.random.Generator
-) -> npt.NDArray[Any]:
+def _random(model: str, tensor: ModelMetadataResponse.TensorMetadata, rows: int, rng: np.random.Generator) -> Array:
     shape = (rows, *(max(size, 1) for size in tensor.shape[1:]))
     kind = {"FP16": np.float16, "FP32": np.float32, "FP64": np.float64, "BOOL": np.bool_}.get(tensor.datatype)
     if tensor.datatype.startswith(("INT", "UINT")):

@@ -27,7 +27,7 @@ from locust import User, events, task
 from locust.argument_parser import LocustArgumentParser
 from locust.exception import StopUser
 
-from tritonbatch.client import Client, Overloaded, Request, TimedOut
+from tritonbatch.client import Client, Connections, Overloaded, Request, TimedOut
 from tritonbatch.errors import InvalidInput, RequestFailed, TritonbatchError
 from tritonbatch.loadtest.arrivals import PROCESSES, schedule
 from tritonbatch.loadtest.drive import Played, play
@@ -87,7 +87,13 @@ class OpenLoopUser(User):
             import grpc.experimental.gevent  # noqa: PLC0415 - must come before any channel, and only then
 
             grpc.experimental.gevent.init_gevent()
-        self.client = Client(host, protocol=options.protocol, connections=options.cap, timeout_s=options.drain_s + 60)
+        self.client = Client(
+            host,
+            protocol=options.protocol,
+            timeout_s=options.drain_s + 60,
+            retry=None,  # a refusal is a result here
+            connections=Connections(limit=options.cap),
+        )
         samples = Path(options.samples) if options.samples else None
         batches = sample_batches(self.client, options.model, options.client_batch, samples)
         self.prepared = [self.client.request(options.model, batch) for batch in batches]

@@ -1,0 +1,286 @@
+"""The pipeline that both clients share: learn the model, check, write, choose an endpoint, send, retry, understand.
+
+Written once, as coroutines over a :class:`~tritonbatch.client.transport.Transport`; ``client.py`` runs them to their
+end on the spot, ``async_client.py`` awaits them.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from itertools import count
+from typing import Any, TypeVar
+
+import numpy as np
+from tritonclient.grpc.model_config_pb2 import ModelConfig
+from tritonclient.grpc.service_pb2 import ModelMetadataResponse, ModelStatistics, ServerMetadataResponse
+
+from tritonbatch.client.contract import Contract, contract
+from tritonbatch.client.counters import summed
+from tritonbatch.client.endpoints import Balancer, Endpoint
+from tritonbatch.client.errors import FOREIGN, MALFORMED, InvalidRequest, ServerError, TimedOut, TryAgain, translated
+from tritonbatch.client.message import Answer, Call, Language, Reply, Request
+from tritonbatch.client.options import Options, Retry
+from tritonbatch.client.retry import RetryBudget, wait_before_retry
+from tritonbatch.client.tensors import Array, Inputs, checked
+from tritonbatch.client.tracing import Tracer, traced
+from tritonbatch.client.transport import Transport
+from tritonbatch.errors import RequestFailed
+
+log = logging.getLogger("tritonbatch.client")
+
+T = TypeVar("T")
+
+KEPT_WRITERS = 1024
+SETTLE_S = 0.05
+SETTLE_READINGS = 20
+
+
+class Core:
+    """What a client knows and does; *transport* decides how, blocking or not."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        language: Language,
+        transport: Transport,
+        timeout_s: float,
+        retry: Retry,
+        tracer: Tracer | None,
+    ) -> None:
+        self.transport = transport
+        self.timeout_s = timeout_s
+        self.language = language
+        self.balancer = Balancer(addresses)
+        self._retry = retry
+        self._budget = RetryBudget(retry.budget_ratio)
+        self._rng = random.Random()  # noqa: S311 - it spreads retries, nothing is secret
+        self._tracer = tracer
+        self._contracts: dict[tuple[str, str], Contract] = {}
+        self._writers: dict[Any, tuple[int, Any]] = {}
+
+    async def ready(self, model: str, version: str) -> bool:
+        """Whether any endpoint answers that it (and *model*, when given) is ready."""
+        what = "model_ready" if model else "server_ready"
+        call = self.language.ask(what, model, version)
+        for endpoint in self.balancer.endpoints:
+            try:
+                if self.language.understand(what, await self._exchange(endpoint.address, call, self.timeout_s, model)):
+                    return True
+            except RequestFailed:
+                continue
+        return False
+
+    async def server_metadata(self) -> ServerMetadataResponse:
+        """The server's name, version and extensions."""
+        return await self._ask("server_metadata")
+
+    async def metadata(self, model: str, version: str) -> ModelMetadataResponse:
+        """The model's inputs and outputs as they travel."""
+        return await self._ask("metadata", model, version)
+
+    async def config(self, model: str, version: str) -> ModelConfig:
+        """The configuration as the server completed it."""
+        return await self._ask("config", model, version)
+
+    async def statistics(self, model: str, version: str) -> ModelStatistics:
+        """The counters of the newest served version, summed over the endpoints."""
+        entries = []
+        for reply in await self._ask_all("statistics", model, version):
+            if not reply.model_stats:
+                raise ServerError(f"There are no statistics of model {model!r}; expected one entry per version.")
+            entries.append(max(reply.model_stats, key=lambda entry: int(entry.version)))
+        return summed(entries)
+
+    async def settled_statistics(self, model: str) -> ModelStatistics:
+        """The statistics once two readings agree, or after a second the last one."""
+        last = await self.statistics(model, "")
+        for _ in range(SETTLE_READINGS):
+            await self.transport.sleep(SETTLE_S)
+            now = await self.statistics(model, "")
+            if now == last:
+                break
+            last = now
+        return last
+
+    async def load(self, model: str, config: ModelConfig | None, timeout_s: float) -> None:
+        """Load *model* on every endpoint."""
+        self.forget(model)
+        await self._ask_all("load", model, body=config, timeout_s=timeout_s)
+
+    async def unload(self, model: str, timeout_s: float) -> None:
+        """Unload *model* on every endpoint."""
+        self.forget(model)
+        await self._ask_all("unload", model, timeout_s=timeout_s)
+
+    async def contract(self, model: str, version: str) -> Contract:
+        """What the model declares, asked for once."""
+        known = self._contracts.get((model, version))
+        if known is None:
+            known = contract(await self.metadata(model, version), await self.config(model, version))
+            self._contracts[model, version] = known
+        return known
+
+    def forget(self, model: str) -> None:
+        """Ask again what *model* declares: it was, or may have been, replaced."""
+        for key in [key for key in self._contracts if key[0] == model]:
+            del self._contracts[key]
+        for kept in [kept for kept in self._writers if kept[0] == model]:
+            self._writers.pop(kept, None)
+
+    async def request(
+        self, model: str, inputs: Inputs, options: Options, *, add_batch_axis: bool = False, keep: bool = True
+    ) -> Request:
+        """Check *inputs* and write them; with *keep* later changes of the arrays do not show."""
+        known = self._contracts.get((model, options.version)) or await self.contract(model, options.version)
+        key = None if add_batch_axis else _signature(model, inputs, options)
+        kept = None if key is None else self._writers.get(key)
+        if kept is None:
+            rows, arrays = checked(known, inputs, add_batch_axis=add_batch_axis)
+            _check_outputs(known, options)
+            writer = self.language.writer(arrays, model, options)
+            # Only what goes out as it came in: converted arrays need the check every time, and texts vary in size.
+            if key is not None and all(arrays[name] is array for name, array in inputs.items()):
+                if len(self._writers) >= KEPT_WRITERS:
+                    self._writers.clear()
+                self._writers[key] = (rows, writer)
+            values: tuple[Array, ...] = tuple(arrays.values())
+        else:
+            rows, writer = kept
+            values = tuple(inputs.values())  # type: ignore[arg-type]
+        write = self.language.bind(writer, values, keep=keep)
+        return Request(model, rows, options, write, known.takes_queue_timeout(options.priority), not known.stateful)
+
+    async def infer(
+        self, model: str, inputs: Inputs, options: Options, timeout_s: float | None, *, add_batch_axis: bool
+    ) -> dict[str, Array]:
+        """One request from arrays to arrays, within one deadline."""
+        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        request = await self.request(model, inputs, options, add_batch_axis=add_batch_axis, keep=False)
+        answer = await self.send(request, deadline)
+        arrays = answer.arrays()
+        return {name: array[0] for name, array in arrays.items()} if add_batch_axis else arrays
+
+    async def send(self, request: Request, deadline: float) -> Answer:
+        """Send *request* until it is answered, its retries are spent or *deadline* (monotonic seconds) is near."""
+        if self._tracer is None:
+            return await self._send(request, deadline, {})
+        with traced(self._tracer, request) as headers:
+            return await self._send(request, deadline, headers)
+
+    async def _send(self, request: Request, deadline: float, headers: Mapping[str, str]) -> Answer:
+        hedge_after_s = self._retry.hedge_after_s
+        if hedge_after_s is None or not request.repeatable:
+            return await self._with_retries(request, deadline, headers)
+        return await self.transport.first(
+            lambda: self._with_retries(request, deadline, headers),
+            lambda: self._with_retries(request, deadline, headers),
+            hedge_after_s,
+        )
+
+    async def _with_retries(self, request: Request, deadline: float, headers: Mapping[str, str]) -> Answer:
+        try:
+            return await self._retried(
+                lambda endpoint: self._attempt(endpoint, request, deadline, headers), deadline, request.repeatable
+            )
+        except InvalidRequest:
+            self.forget(request.model)  # the server knows the model otherwise than we do
+            raise
+
+    async def _retried(
+        self,
+        job: Callable[[Endpoint], Coroutine[Any, Any, T]],
+        deadline: float,
+        repeatable: bool = True,  # noqa: FBT001, FBT002 - a fact about the request
+    ) -> T:
+        for attempt in count(1):
+            endpoint = self.balancer.take()
+            healthy: bool | None = None  # cancelled or out of time, nothing is learnt about the endpoint
+            try:
+                result = await job(endpoint)
+                healthy = True
+            except RequestFailed as failure:
+                healthy = None if isinstance(failure, TimedOut) else not isinstance(failure, TryAgain)
+                wait_s = self._wait(failure, attempt, deadline) if repeatable else None
+                if wait_s is None:
+                    raise
+                log.info("attempt %d: %s", attempt, failure)
+            else:
+                self._budget.earn()
+                return result
+            finally:
+                self.balancer.done(endpoint, healthy=healthy)
+            if not self.balancer.another_is_healthy(endpoint):
+                await self.transport.sleep(wait_s)
+        raise AssertionError  # count() does not end
+
+    async def _attempt(
+        self, endpoint: Endpoint, request: Request, deadline: float, headers: Mapping[str, str]
+    ) -> Answer:
+        left_s = deadline - time.monotonic()
+        queue_timeout_us = max(1, int(left_s * 1e6)) if request.takes_queue_timeout else None
+        call = request.write(queue_timeout_us, request.options.request_id, headers)
+        reply = await self._exchange(endpoint.address, call, left_s, request.model)
+        try:
+            return self.language.answer(reply)
+        except (*FOREIGN, *MALFORMED) as error:
+            raise translated(error, endpoint.address, request.model) from error
+
+    async def _exchange(self, address: str, call: Call, timeout_s: float, model: str) -> Reply:
+        if timeout_s <= 0:
+            raise TimedOut(f"No time was left for {address}, model {model!r}; give the call more.")
+        try:
+            return await self.transport.exchange(address, call, timeout_s)
+        except FOREIGN as error:
+            raise translated(error, address, model) from error
+
+    def _wait(self, failure: RequestFailed, attempt: int, deadline: float) -> float | None:
+        wait_s = wait_before_retry(self._retry, failure, attempt, deadline - time.monotonic(), self._rng)
+        return wait_s if wait_s is not None and self._budget.spend() else None
+
+    async def ask_at(self, address: str, what: str, model: str, body: Any, timeout_s: float) -> Any:
+        """Ask one endpoint something that is no inference."""
+        return await self._ask_one(address, self.language.ask(what, model, "", body), what, model, timeout_s)
+
+    async def _ask_one(self, address: str, call: Call, what: str, model: str, timeout_s: float) -> Any:
+        reply = await self._exchange(address, call, timeout_s, model)
+        try:
+            return self.language.understand(what, reply)
+        except (*FOREIGN, *MALFORMED) as error:
+            raise translated(error, address, model) from error
+
+    async def _ask(self, what: str, model: str = "", version: str = "") -> Any:
+        """Ask whichever endpoint answers."""
+        call, deadline = self.language.ask(what, model, version), time.monotonic() + self.timeout_s
+        return await self._retried(
+            lambda endpoint: self._ask_one(endpoint.address, call, what, model, deadline - time.monotonic()), deadline
+        )
+
+    async def _ask_all(
+        self, what: str, model: str, version: str = "", body: Any = None, timeout_s: float | None = None
+    ) -> list[Any]:
+        call = self.language.ask(what, model, version, body)
+        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        endpoints = self.balancer.endpoints
+        return [await self._ask_one(endpoint.address, call, what, model, timeout_s) for endpoint in endpoints]
+
+
+def _check_outputs(known: Contract, options: Options) -> None:
+    if unknown := [name for name in options.outputs if name not in known.outputs]:
+        raise InvalidRequest(
+            f"Model {known.model} has no output {', '.join(unknown)}; expected of {', '.join(sorted(known.outputs))}."
+        )
+
+
+def _signature(model: str, inputs: Inputs, options: Options) -> Any:
+    """What the written form of a request depends on beside its data, or None when it must be written anew."""
+    if options.parameters:
+        return None
+    parts: list[Any] = [model, options]
+    for name, array in inputs.items():
+        if type(array) is not np.ndarray or array.dtype.kind in "OSU":
+            return None
+        parts += (name, array.dtype, array.shape)
+    return tuple(parts)

@@ -1,0 +1,98 @@
+"""gRPC channels to Triton, for threads and for asyncio: one per server, with calls that take and give plain bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+
+from tritonbatch.client.grpc_language import SERVICE
+from tritonbatch.client.message import Call, Reply
+from tritonbatch.client.options import Connections
+from tritonbatch.client.tasks import Tasks
+from tritonbatch.client.threads import Threads
+
+CHANNEL = (
+    ("grpc.max_send_message_length", -1),
+    ("grpc.max_receive_message_length", -1),
+    # Its own connection, which ends with the client: gRPC shares one between channels otherwise.
+    ("grpc.use_local_subchannel_pool", 1),
+    # A restarted server is found again within a second; gRPC's own back-off goes up to two minutes.
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+)
+
+
+class _Channels:
+    """The channels of one client and their calls by method name, made on first use."""
+
+    def __init__(self, connect: Callable[..., Any], headers: Mapping[str, str]) -> None:
+        self._connect = connect
+        self._fixed = tuple((name.lower(), value) for name, value in headers.items())
+        self._channels: dict[str, Any] = {}
+        self._calls: dict[tuple[str, str], Any] = {}
+
+    def call(self, address: str, method: str) -> Any:
+        found = self._calls.get((address, method))
+        if found is None:
+            channel = self._channels.setdefault(address, None) or self._connect(address, options=CHANNEL)
+            self._channels[address] = channel
+            found = self._calls[address, method] = channel.unary_unary(SERVICE + method)
+        return found
+
+    def metadata(self, call: Call) -> tuple[tuple[str, str], ...]:
+        return (*self._fixed, *call.headers.items()) if call.headers else self._fixed
+
+    def drain(self) -> list[Any]:
+        """The channels to close; none is left."""
+        channels = list(self._channels.values())
+        self._channels.clear()
+        self._calls.clear()
+        return channels
+
+
+class BlockingGrpc(Threads):
+    """Exchanges for threads, and for greenlets after ``grpc.experimental.gevent.init_gevent()``."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__()
+        self._channels = _Channels(grpc.insecure_channel, connections.headers)
+
+    async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
+        """Send *call* and wait for its reply."""
+        rpc, metadata = self._channels.call(address, call.target), self._channels.metadata(call)
+        on_cancel = self.cancellation()
+        if on_cancel is None:
+            return Reply(rpc(b"".join(call.body), timeout=timeout_s, metadata=metadata))
+        future = rpc.future(b"".join(call.body), timeout=timeout_s, metadata=metadata)
+        on_cancel(future.cancel)
+        try:
+            return Reply(future.result())
+        except grpc.FutureCancelledError as error:
+            raise ConnectionAbortedError("cancelled here") from error
+
+    def close(self) -> None:
+        """Close the channels; requests under way break."""
+        super().close()
+        for channel in self._channels.drain():
+            channel.close()
+
+
+class AsyncGrpc(Tasks):
+    """Exchanges for asyncio; for one event loop."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._channels = _Channels(grpc.aio.insecure_channel, connections.headers)
+
+    async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
+        """Send *call* and wait for its reply; cancelling the task cancels the call on the server."""
+        rpc = self._channels.call(address, call.target)
+        metadata = self._channels.metadata(call)
+        return Reply(await rpc(b"".join(call.body), timeout=timeout_s, metadata=metadata))
+
+    async def close(self) -> None:
+        """Close the channels; requests under way break."""
+        for channel in self._channels.drain():
+            await channel.close()

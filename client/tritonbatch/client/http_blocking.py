@@ -1,0 +1,146 @@
+"""HTTP for threads, and for greenlets where gevent has patched the sockets: plain sockets in a pool per server.
+
+tritonclient's own HTTP client cannot be used from two threads; this one can, since a connection belongs to one request
+at a time. A connection whose request was interrupted or ran out of time is closed, by which the server learns of it.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections import defaultdict
+from select import select
+
+from tritonbatch.client.http_wire import ReplyParser, RequestWriter
+from tritonbatch.client.message import Buffer, Call, Reply
+from tritonbatch.client.options import Connections
+from tritonbatch.client.threads import Threads
+
+FIRST_READ, NEXT_READ = 65536, 1 << 20
+STALE_AFTER_S = 1.0
+"""A connection that idled longer is checked for having been closed by the server."""
+
+
+class BlockingHttp(Threads):
+    """Exchanges over pooled connections, at most ``connections.limit`` per server."""
+
+    def __init__(self, connections: Connections) -> None:
+        super().__init__()
+        self._connections = connections
+        self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
+        self._writers: dict[str, RequestWriter] = {}
+
+    async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
+        """Send *call* and wait for its reply."""
+        deadline = time.monotonic() + timeout_s
+        writer = self._writers.get(address)
+        if writer is None:
+            writer = self._writers[address] = RequestWriter(address, self._connections.headers)
+        pool = self._pools[address]
+        connection = pool.take(self._connections.limit, deadline)
+        usable = False
+        try:
+            if connection is None or connection.is_stale():
+                if connection is not None:
+                    connection.socket.close()
+                connection = _Connection(writer.host, writer.port, deadline)
+            on_cancel = self.cancellation()
+            if on_cancel is not None:
+                on_cancel(connection.shut)
+            parser = connection.exchange(writer.write(call), "POST" if call.body else "GET", deadline)
+            usable = not parser.should_close()
+            return parser.reply()
+        finally:
+            if not usable and connection is not None:
+                connection.socket.close()
+            pool.give_back(connection if usable else None)
+
+    def close(self) -> None:
+        """Close every connection; those under way are closed when their request ends."""
+        super().close()
+        for pool in self._pools.values():
+            pool.close()
+
+
+class _Connection:
+    def __init__(self, host: str, port: int, deadline: float) -> None:
+        self.socket = socket.create_connection((host, port), timeout=_left(deadline))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.used = time.monotonic()
+
+    def is_stale(self) -> bool:
+        """Whether the server has closed it while it idled: an idle connection has nothing to read but its end."""
+        return time.monotonic() - self.used > STALE_AFTER_S and bool(select([self.socket], [], [], 0)[0])
+
+    def shut(self) -> None:
+        """Break the request under way from another thread."""
+        try:
+            self.socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            return  # it has ended by itself
+
+    def exchange(self, parts: list[Buffer], method: str, deadline: float) -> ReplyParser:
+        self.socket.settimeout(_left(deadline))
+        for part in parts:
+            self.socket.sendall(part)
+        parser = ReplyParser(method)
+        data = self.socket.recv(FIRST_READ)
+        while data:
+            parser.feed(data)
+            if parser.message_complete and parser.status_code >= 200:
+                break
+            self.socket.settimeout(_left(deadline))
+            data = self.socket.recv(NEXT_READ)
+        else:
+            parser.closed()
+        self.used = time.monotonic()
+        return parser
+
+
+class _Pool:
+    """The connections to one server; the one used last is taken first."""
+
+    def __init__(self) -> None:
+        self._idle: list[_Connection] = []
+        self._open = 0
+        self._closed = False
+        self._changed = threading.Condition(threading.Lock())
+
+    def take(self, limit: int, deadline: float) -> _Connection | None:
+        """An idle connection, or None as the leave to open one."""
+        with self._changed:
+            while not self._idle and self._open >= limit:
+                if not self._changed.wait(_left(deadline)):
+                    raise TimeoutError("no connection became free")
+            if self._closed:
+                raise ConnectionAbortedError("the client is closed")
+            if self._idle:
+                return self._idle.pop()
+            self._open += 1
+            return None
+
+    def give_back(self, connection: _Connection | None) -> None:
+        with self._changed:
+            if connection is not None and not self._closed:
+                self._idle.append(connection)
+            else:
+                self._open -= 1
+                if connection is not None:
+                    connection.socket.close()
+            self._changed.notify()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            for connection in self._idle:
+                connection.socket.close()
+            self._idle.clear()
+            self._changed.notify_all()
+
+
+def _left(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("the deadline has passed")
+    return left

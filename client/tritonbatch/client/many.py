@@ -1,0 +1,106 @@
+"""More rows than one request may hold: split, sent side by side, put together in order. Over the shared pipeline."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+from typing import Any
+
+import numpy as np
+
+from tritonbatch.client.contract import Contract
+from tritonbatch.client.core import Core
+from tritonbatch.client.errors import InvalidRequest
+from tritonbatch.client.options import Options
+from tritonbatch.client.tensors import Array, Inputs, checked
+from tritonbatch.errors import InvalidInput, RequestFailed
+
+Item = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Sending:
+    """How many requests to have under way, and the deadline of all of them together."""
+
+    options: Options
+    in_flight: int
+    timeout_s: float | None
+
+
+async def infer_rows(core: Core, model: str, inputs: Inputs, sending: Sending) -> dict[str, Array]:
+    """Send arrays of any number of rows in requests of at most ``max_batch_size``; outputs in the rows' order."""
+    known = await _batching(core, model, sending.options)
+    arrays = {
+        name: value if isinstance(value, np.ndarray) else _array(known, name, value) for name, value in inputs.items()
+    }
+    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    if len(set(lengths.values())) != 1 or 0 in lengths.values():
+        raise InvalidRequest(
+            f"Model {model}: got rows {lengths}; expected the same number, 1 or more, for every input."
+        )
+    rows = next(iter(lengths.values()))
+    spans = list(pairwise([*range(0, rows, known.max_batch_size), rows]))
+    parts = [{name: array[start:stop] for name, array in arrays.items()} for start, stop in spans]
+    answers = await _send_all(core, model, parts, spans, sending)
+    return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
+
+
+async def infer_items(core: Core, model: str, items: Sequence[Item], sending: Sending) -> list[dict[str, Array]]:
+    """Send single items, neighbours of one shape together in batches of at most ``max_batch_size``."""
+    known = await _batching(core, model, sending.options)
+    ready = [checked(known, item, add_batch_axis=True)[1] for item in items]
+    parts, spans, start = [], [], 0
+    for _, group in groupby(ready, key=_shapes):
+        alike = list(group)
+        for first in range(0, len(alike), known.max_batch_size):
+            batch = alike[first : first + known.max_batch_size]
+            parts.append({name: np.concatenate([each[name] for each in batch]) for name in batch[0]})
+            spans.append((start, start + len(batch)))
+            start += len(batch)
+    answers = await _send_all(core, model, parts, spans, sending)
+    results = []
+    for answer, (first, stop) in zip(answers, spans, strict=True):
+        results += [{name: array[row] for name, array in answer.items()} for row in range(stop - first)]
+    return results
+
+
+async def _batching(core: Core, model: str, options: Options) -> Contract:
+    known = await core.contract(model, options.version)
+    if known.max_batch_size == 0:
+        raise InvalidRequest(f"Model {model} has max_batch_size 0, so there is no batch axis to split; use infer.")
+    return known
+
+
+async def _send_all(
+    core: Core, model: str, parts: Sequence[Inputs], spans: Sequence[tuple[int, int]], sending: Sending
+) -> list[dict[str, Array]]:
+    if sending.in_flight < 1:
+        raise InvalidInput(
+            f"in_flight is {sending.in_flight}: expected how many requests to have under way, 1 or more."
+        )
+    deadline = time.monotonic() + (core.timeout_s if sending.timeout_s is None else sending.timeout_s)
+
+    def job(part: Inputs, span: tuple[int, int]) -> Callable[[], Coroutine[Any, Any, dict[str, Array]]]:
+        async def send() -> dict[str, Array]:
+            try:
+                left_s = deadline - time.monotonic()
+                return await core.infer(model, part, sending.options, left_s, add_batch_axis=False)
+            except RequestFailed as error:
+                error.add_note(f"in the request of items {span[0]} to {span[1] - 1}")
+                raise
+
+        return send
+
+    jobs = [job(part, span) for part, span in zip(parts, spans, strict=True)]
+    return await core.transport.together(jobs, sending.in_flight)
+
+
+def _array(known: Contract, name: str, value: Any) -> Array:
+    text = name in known.inputs and known.inputs[name].datatype == "BYTES"
+    return np.asarray(value, dtype=object if text else None)
+
+
+def _shapes(item: Mapping[str, Array]) -> tuple[tuple[str, Any, tuple[int, ...]], ...]:
+    return tuple((name, array.dtype, array.shape) for name, array in sorted(item.items()))

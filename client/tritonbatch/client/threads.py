@@ -1,0 +1,141 @@
+"""Several requests at once for blocking clients: a few threads, which are greenlets where gevent has patched them.
+
+The threads are made on first need and end with the client; a client that never hedges nor splits has none.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import threading
+import time
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any, TypeVar
+
+from tritonbatch.client.transport import finished
+
+T = TypeVar("T")
+Job = Callable[[], Coroutine[Any, Any, T]]
+WORKERS = 1024
+"""The most threads of one kind; they are made when needed, so most clients have none and few have many."""
+
+# Set around a job that somebody may want to break off: transports register there what breaks their exchange.
+_on_cancel: contextvars.ContextVar[_Cancellation | None] = contextvars.ContextVar("on_cancel", default=None)
+
+
+class _Cancellation:
+    """What to call to break off one job; called at once when the job was cancelled before it got there."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._cancelled = False
+        self._breakers: list[Callable[[], None]] = []
+
+    def add(self, breaker: Callable[[], None]) -> None:
+        with self._lock:
+            self._breakers.append(breaker)
+            cancelled = self._cancelled
+        if cancelled:
+            breaker()
+
+    def cancel(self) -> None:
+        with self._lock:
+            self._cancelled = True
+            breakers = tuple(self._breakers)
+        for breaker in breakers:
+            breaker()
+
+
+class Threads:
+    """The part of a blocking transport that runs jobs side by side."""
+
+    def __init__(self) -> None:
+        # Two, so that split requests which wait for their hedges never hold the threads that those need.
+        self._executors: dict[str, ThreadPoolExecutor] = {}
+        self._making = threading.Lock()
+
+    async def sleep(self, seconds: float) -> None:
+        """Let time pass."""
+        time.sleep(seconds)
+
+    async def together(self, jobs: Sequence[Job[T]], limit: int) -> list[T]:
+        """Run *jobs*, at most *limit* at once; their results in order, or the first error once the rest has ended."""
+        results: list[Any] = [None] * len(jobs)
+        failed = threading.Event()
+        numbers = iter(range(len(jobs)))
+        taking = threading.Lock()
+
+        def work() -> None:
+            while not failed.is_set():
+                with taking:
+                    number = next(numbers, None)
+                if number is None:
+                    return
+                try:
+                    results[number] = finished(jobs[number]())
+                except BaseException:
+                    failed.set()
+                    raise
+
+        others = [self._threads("split").submit(work) for _ in range(min(limit, len(jobs)) - 1)]
+        try:
+            work()
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+        return results
+
+    async def first(self, job: Job[T], other: Job[T], after_s: float) -> T:
+        """Run *job*, and when it has not ended after *after_s* also *other*; the first result, the rest cancelled."""
+        runs = [self._run(job)]
+        try:
+            ended, _ = wait([runs[0][0]], timeout=after_s)
+            if not ended:
+                runs.append(self._run(other))
+            return _first_result([future for future, _ in runs])
+        finally:
+            for _, cancellation in runs:
+                cancellation.cancel()
+
+    def cancellation(self) -> Callable[[Callable[[], None]], None] | None:
+        """Where to register what breaks the exchange that begins; None when nobody will."""
+        current = _on_cancel.get()
+        return None if current is None else current.add
+
+    def close(self) -> None:
+        """End the threads."""
+        with self._making:
+            executors = list(self._executors.values())
+            self._executors.clear()
+        for executor in executors:
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self, job: Job[T]) -> tuple[Future[T], _Cancellation]:
+        cancellation = _Cancellation()
+
+        def work() -> T:
+            token = _on_cancel.set(cancellation)
+            try:
+                return finished(job())
+            finally:
+                _on_cancel.reset(token)
+
+        return self._threads("hedge").submit(work), cancellation
+
+    def _threads(self, purpose: str) -> ThreadPoolExecutor:
+        with self._making:
+            if purpose not in self._executors:
+                self._executors[purpose] = ThreadPoolExecutor(WORKERS, f"tritonbatch-{purpose}")
+            return self._executors[purpose]
+
+
+def _first_result(futures: list[Future[T]]) -> T:
+    """The first success; when all fail, the error of the first job."""
+    waiting = set(futures)
+    while waiting:
+        ended, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+        for future in ended:
+            if future.exception() is None:
+                return future.result()
+    return futures[0].result()
