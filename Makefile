@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 # GPU=1 takes onnxruntime-gpu and TensorRT instead of the CPU build of ONNX Runtime.
 EXTRAS := $(if $(GPU),gpu,cpu),models,dev
 
-.PHONY: help setup system demo test format clean
+.PHONY: help setup system demo test bench-client format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ test: setup  ## Lint, type-check and run every test
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python3 -m pytest
+
+bench-client: setup  ## CPU per call of the client beside raw tritonclient, paired in one run
+	@$(BIN)/python3 benchmarks/client_cpu.py
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff format .

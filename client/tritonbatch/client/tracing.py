@@ -28,7 +28,7 @@ def traced(tracer: Tracer, request: Request) -> Iterator[dict[str, str]]:
         from opentelemetry.propagate import inject  # noqa: PLC0415 - optional
         from opentelemetry.trace import SpanKind  # noqa: PLC0415
     except ImportError as error:
-        raise NotSupported("A tracer was given but OpenTelemetry is missing: pip install tritonbatch[tracing].") from error
+        raise NotSupported("A tracer was given, but OpenTelemetry is missing: install tritonbatch[tracing].") from error
     attributes: dict[str, str | int] = {
         "rpc.system": "triton",
         "triton.model": request.model,
