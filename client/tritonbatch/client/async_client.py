@@ -31,7 +31,8 @@ from tritonbatch.client.transport import Transport
 class AsyncClient:
     """As :class:`~tritonbatch.client.client.Client`, for the event loop in which it was made.
 
-    Cancelling a task that waits here drops its request, and the server takes it out of its queue.
+    Cancelling a task that waits here drops its request; over gRPC the server takes it out of its queue too, while over
+    HTTP Triton does not look at the closed connection before it answers.
     """
 
     def __init__(

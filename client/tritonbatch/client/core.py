@@ -10,8 +10,9 @@ import logging
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from itertools import count
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
@@ -33,9 +34,19 @@ log = logging.getLogger("tritonbatch.client")
 
 T = TypeVar("T")
 
-KEPT_WRITERS = 1024
+KEPT_TEMPLATES = 1024
 SETTLE_S = 0.05
 SETTLE_READINGS = 20
+NO_HEADERS: Mapping[str, str] = {}
+
+
+class _Template(NamedTuple):
+    """What requests of one signature have in common."""
+
+    rows: int
+    writer: Any
+    takes_queue_timeout: bool
+    repeatable: bool
 
 
 class Core:
@@ -59,7 +70,7 @@ class Core:
         self._rng = random.Random()  # noqa: S311 - it spreads retries, nothing is secret
         self._tracer = tracer
         self._contracts: dict[tuple[str, str], Contract] = {}
-        self._writers: dict[Any, tuple[int, Any]] = {}
+        self._templates: dict[Any, _Template] = {}
 
     async def ready(self, model: str, version: str) -> bool:
         """Whether any endpoint answers that it (and *model*, when given) is ready."""
@@ -127,67 +138,79 @@ class Core:
         """Ask again what *model* declares: it was, or may have been, replaced."""
         for key in [key for key in self._contracts if key[0] == model]:
             del self._contracts[key]
-        for kept in [kept for kept in self._writers if kept[0] == model]:
-            self._writers.pop(kept, None)
+        for kept in [kept for kept in self._templates if kept[0] == model]:
+            self._templates.pop(kept, None)
 
     async def request(
         self, model: str, inputs: Inputs, options: Options, *, add_batch_axis: bool = False, keep: bool = True
     ) -> Request:
         """Check *inputs* and write them; with *keep* later changes of the arrays do not show."""
-        known = self._contracts.get((model, options.version)) or await self.contract(model, options.version)
-        key = None if add_batch_axis else _signature(model, inputs, options)
-        kept = None if key is None else self._writers.get(key)
-        if kept is None:
-            rows, arrays = checked(known, inputs, add_batch_axis=add_batch_axis)
-            _check_outputs(known, options)
-            writer = self.language.writer(arrays, model, options)
-            # Only what goes out as it came in: converted arrays need the check every time, and texts vary in size.
-            if key is not None and all(arrays[name] is array for name, array in inputs.items()):
-                if len(self._writers) >= KEPT_WRITERS:
-                    self._writers.clear()
-                self._writers[key] = (rows, writer)
-            values: tuple[Array, ...] = tuple(arrays.values())
-        else:
-            rows, writer = kept
-            values = tuple(inputs.values())  # type: ignore[arg-type]
-        write = self.language.bind(writer, values, keep=keep)
-        return Request(model, rows, options, write, known.takes_queue_timeout(options.priority), not known.stateful)
+        if not add_batch_axis:
+            ready = self._from_template(model, inputs, options, keep=keep)
+            if ready is not None:
+                return ready
+        known = await self.contract(model, options.version)
+        rows, arrays = checked(known, inputs, add_batch_axis=add_batch_axis)
+        _check_outputs(known, options)
+        writer = self.language.writer(arrays, model, options)
+        template = _Template(rows, writer, known.takes_queue_timeout(options.priority), not known.stateful)
+        # Only what goes out as it came in: converted arrays need the check every time, and texts vary in size.
+        if not add_batch_axis and all(arrays[name] is array for name, array in inputs.items()):
+            self._keep(_signature(model, inputs, options), template)
+        return self._bound(template, model, tuple(arrays.values()), options, keep=keep)
+
+    def _from_template(self, model: str, inputs: Inputs, options: Options, *, keep: bool) -> Request | None:
+        """The hot path: names, types and shapes that have been checked before are written without looking again."""
+        template = self._templates.get(_signature(model, inputs, options))
+        if template is None:
+            return None
+        return self._bound(template, model, tuple(inputs.values()), options, keep=keep)  # type: ignore[arg-type]
+
+    def _keep(self, signature: Any, template: _Template) -> None:
+        if signature is None:
+            return
+        if len(self._templates) >= KEPT_TEMPLATES:
+            self._templates.clear()
+        self._templates[signature] = template
+
+    def _bound(
+        self, template: _Template, model: str, arrays: tuple[Array, ...], options: Options, *, keep: bool
+    ) -> Request:
+        write = self.language.bind(template.writer, arrays, keep=keep)
+        return Request(model, template.rows, options, write, template.takes_queue_timeout, template.repeatable)
 
     async def infer(
         self, model: str, inputs: Inputs, options: Options, timeout_s: float | None, *, add_batch_axis: bool
     ) -> dict[str, Array]:
         """One request from arrays to arrays, within one deadline."""
         deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
-        request = await self.request(model, inputs, options, add_batch_axis=add_batch_axis, keep=False)
+        request = None if add_batch_axis else self._from_template(model, inputs, options, keep=False)
+        if request is None:
+            request = await self.request(model, inputs, options, add_batch_axis=add_batch_axis, keep=False)
         answer = await self.send(request, deadline)
         arrays = answer.arrays()
         return {name: array[0] for name, array in arrays.items()} if add_batch_axis else arrays
 
     async def send(self, request: Request, deadline: float) -> Answer:
         """Send *request* until it is answered, its retries are spent or *deadline* (monotonic seconds) is near."""
-        if self._tracer is None:
-            return await self._send(request, deadline, {})
-        with traced(self._tracer, request) as headers:
-            return await self._send(request, deadline, headers)
-
-    async def _send(self, request: Request, deadline: float, headers: Mapping[str, str]) -> Answer:
-        hedge_after_s = self._retry.hedge_after_s
-        if hedge_after_s is None or not request.repeatable:
-            return await self._with_retries(request, deadline, headers)
-        return await self.transport.first(
-            lambda: self._with_retries(request, deadline, headers),
-            lambda: self._with_retries(request, deadline, headers),
-            hedge_after_s,
-        )
-
-    async def _with_retries(self, request: Request, deadline: float, headers: Mapping[str, str]) -> Answer:
         try:
-            return await self._retried(
-                lambda endpoint: self._attempt(endpoint, request, deadline, headers), deadline, request.repeatable
-            )
+            if self._tracer is None:
+                return await self._send(request, deadline, NO_HEADERS)
+            with traced(self._tracer, request) as headers:
+                return await self._send(request, deadline, headers)
         except InvalidRequest:
             self.forget(request.model)  # the server knows the model otherwise than we do
             raise
+
+    def _send(self, request: Request, deadline: float, headers: Mapping[str, str]) -> Coroutine[Any, Any, Answer]:
+        def attempt(endpoint: Endpoint) -> Coroutine[Any, Any, Answer]:
+            return self._attempt(endpoint, request, deadline, headers)
+
+        hedge_after_s = self._retry.hedge_after_s
+        if hedge_after_s is None or not request.repeatable:
+            return self._retried(attempt, deadline, request.repeatable)
+        once = partial(self._retried, attempt, deadline)
+        return self.transport.first(once, once, hedge_after_s)
 
     async def _retried(
         self,
@@ -222,9 +245,8 @@ class Core:
         left_s = deadline - time.monotonic()
         queue_timeout_us = max(1, int(left_s * 1e6)) if request.takes_queue_timeout else None
         call = request.write(queue_timeout_us, request.options.request_id, headers)
-        reply = await self._exchange(endpoint.address, call, left_s, request.model)
         try:
-            return self.language.answer(reply)
+            return self.language.answer(await self._exchange(endpoint.address, call, left_s, request.model))
         except (*FOREIGN, *MALFORMED) as error:
             raise translated(error, endpoint.address, request.model) from error
 
@@ -275,10 +297,10 @@ def _check_outputs(known: Contract, options: Options) -> None:
 
 
 def _signature(model: str, inputs: Inputs, options: Options) -> Any:
-    """What the written form of a request depends on beside its data, or None when it must be written anew."""
+    """What the written form of a request depends on beside its data and id, or None when it must be written anew."""
     if options.parameters:
         return None
-    parts: list[Any] = [model, options]
+    parts: list[Any] = [model, options.version, options.priority, options.outputs]
     for name, array in inputs.items():
         if type(array) is not np.ndarray or array.dtype.kind in "OSU":
             return None

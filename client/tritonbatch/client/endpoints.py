@@ -1,7 +1,7 @@
 """Which of several servers gets the next request: the healthy one with the fewest outstanding. No I/O; thread-safe.
 
 An endpoint that could not be reached, or that is stopping, rests for a while that doubles up to REST_LONGEST_S; after
-it one request is sent there as a trial. When all rest, the one that has rested longest is tried.
+it one request is sent there as a trial. When all rest, the one whose rest ends first is tried.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from tritonbatch.errors import InvalidInput
 
 REST_FIRST_S = 0.1
 REST_LONGEST_S = 5.0
+MOST_DOUBLINGS = 30
 
 log = logging.getLogger("tritonbatch.client")
 
@@ -29,6 +30,7 @@ class Endpoint:
     taken: int = 0
     failures: int = 0
     rests_until: float = 0.0
+    on_trial: bool = False
 
 
 class Balancer:
@@ -45,7 +47,7 @@ class Balancer:
         with self._lock:
             chosen = self.endpoints[0] if len(self.endpoints) == 1 else self._choose()
             if chosen.failures:  # this is the trial: others keep away until its outcome is known
-                chosen.rests_until = self._clock() + REST_LONGEST_S
+                chosen.rests_until, chosen.on_trial = self._clock() + REST_LONGEST_S, True
             self._turn += 1
             chosen.taken = self._turn
             chosen.outstanding += 1
@@ -55,13 +57,15 @@ class Balancer:
         """Hand *endpoint* back; *healthy* None says that nothing was learnt about it."""
         with self._lock:
             endpoint.outstanding -= 1
+            if healthy is False and endpoint.failures and not endpoint.on_trial:
+                return  # it was sent before the first failure: one outage counts once, however many it broke
             if healthy is False:
-                rest_s = min(REST_FIRST_S * 2**endpoint.failures, REST_LONGEST_S)
-                endpoint.failures += 1
+                rest_s = min(REST_FIRST_S * 2 ** min(endpoint.failures, MOST_DOUBLINGS), REST_LONGEST_S)
+                endpoint.failures, endpoint.on_trial = endpoint.failures + 1, False
                 endpoint.rests_until = self._clock() + rest_s
                 log.info("endpoint %s fails, rests for %.1f s", endpoint.address, rest_s)
             elif healthy and endpoint.failures:
-                endpoint.failures, endpoint.rests_until = 0, 0.0
+                endpoint.failures, endpoint.rests_until, endpoint.on_trial = 0, 0.0, False
                 log.info("endpoint %s answers again", endpoint.address)
             elif endpoint.failures:
                 endpoint.rests_until = self._clock()
@@ -92,8 +96,17 @@ def addresses_of(urls: str | Sequence[str], *, base_path: bool) -> tuple[str, ..
         authority, slash, _ = address.partition("/")
         host, _, port = authority.rpartition(":")
         is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-        if "://" in address or not host or not is_port or (slash and not base_path):
+        if "://" in address or not _is_host(host) or not is_port or (slash and not base_path):
             raise InvalidInput(
                 f"The address {address!r} is not one: expected HOST:PORT without a scheme, as localhost:8000."
             )
     return addresses
+
+
+def _is_host(host: str) -> bool:
+    """Whether *host* can be looked up at all: what IDNA refuses would fail in the socket, with no word about why."""
+    try:
+        encoded = host.strip("[]").encode("idna")
+    except UnicodeError:
+        return False
+    return bool(encoded) and not any(character.isspace() for character in host)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -33,23 +34,30 @@ class _Channels:
         self._fixed = tuple((name.lower(), value) for name, value in headers.items())
         self._channels: dict[str, Any] = {}
         self._calls: dict[tuple[str, str], Any] = {}
+        self._making = threading.Lock()
+        self._closed = False
 
     def call(self, address: str, method: str) -> Any:
-        found = self._calls.get((address, method))
-        if found is None:
-            channel = self._channels.setdefault(address, None) or self._connect(address, options=CHANNEL)
-            self._channels[address] = channel
-            found = self._calls[address, method] = channel.unary_unary(SERVICE + method)
-        return found
+        return self._calls.get((address, method)) or self._made(address, method)
+
+    def _made(self, address: str, method: str) -> Any:
+        with self._making:
+            if self._closed:
+                raise ConnectionAbortedError("the client is closed")
+            if address not in self._channels:
+                self._channels[address] = self._connect(address, options=CHANNEL)
+            return self._calls.setdefault((address, method), self._channels[address].unary_unary(SERVICE + method))
 
     def metadata(self, call: Call) -> tuple[tuple[str, str], ...]:
         return (*self._fixed, *call.headers.items()) if call.headers else self._fixed
 
     def drain(self) -> list[Any]:
         """The channels to close; none is left."""
-        channels = list(self._channels.values())
-        self._channels.clear()
-        self._calls.clear()
+        with self._making:
+            self._closed = True
+            channels = list(self._channels.values())
+            self._channels.clear()
+            self._calls.clear()
         return channels
 
 

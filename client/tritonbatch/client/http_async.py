@@ -38,7 +38,7 @@ class AsyncHttp(Tasks):
                     connection = None
                 return parser.reply()
             finally:
-                if connection is not None:  # it failed, or was cancelled: the server learns of it by the close
+                if connection is not None:  # it failed, or was cancelled: its answer must not meet the next request
                     self._open.discard(connection)
                     connection.close()
 

@@ -1,7 +1,7 @@
 """HTTP for threads, and for greenlets where gevent has patched the sockets: plain sockets in a pool per server.
 
 tritonclient's own HTTP client cannot be used from two threads; this one can, since a connection belongs to one request
-at a time. A connection whose request was interrupted or ran out of time is closed, by which the server learns of it.
+at a time. A connection whose request was interrupted or ran out of time is closed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from tritonbatch.client.message import Buffer, Call, Reply
 from tritonbatch.client.options import Connections
 from tritonbatch.client.threads import Threads
 
-FIRST_READ, NEXT_READ = 65536, 1 << 20
+FIRST_READ, NEXT_READ = 65536, 131072
+"""Larger reads cost more: what a read might have filled is allocated anew each time."""
 STALE_AFTER_S = 1.0
 """A connection that idled longer is checked for having been closed by the server."""
 

@@ -29,6 +29,8 @@ from tritonbatch.client.options import Options
 _ID, _TIMEOUT = "\x00id\x00", 0x7F3A_91C4_55E2_0D17
 _ID_JSON, _TIMEOUT_JSON = json.dumps(_ID).encode(), str(_TIMEOUT).encode()
 KEPT_LAYOUTS = 1024
+IN_A_PATH = ":@!$&'()*+,;="
+"""What RFC 3986 allows in a segment of a path beside letters, digits and ``-._~``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,7 @@ class HttpLanguage:
 
     def ask(self, what: str, model: str = "", version: str = "", body: Any = None) -> Call:
         """A call that is no inference; a body makes it a POST."""
-        path = _PATHS[what].format(model=_model_path(model, version), name=quote(model, safe=""), body=body)
+        path = _PATHS[what].format(model=_model_path(model, version), name=_quoted(model), body=body)
         content = () if what not in _POSTS else (_control(what, body),)
         return Call(path, {}, content)
 
@@ -127,8 +129,13 @@ _ANSWERS: dict[str, type] = {
 
 
 def _model_path(model: str, version: str) -> str:
-    path = f"/v2/models/{quote(model, safe='')}"
-    return f"{path}/versions/{quote(version, safe='')}" if version else path
+    path = f"/v2/models/{_quoted(model)}"
+    return f"{path}/versions/{_quoted(version)}" if version else path
+
+
+def _quoted(name: str) -> str:
+    """*name* as one part of a path. Triton does not decode paths: what may stand there as it is must do so."""
+    return quote(name, safe=IN_A_PATH)
 
 
 def _control(what: str, body: Any) -> bytes:

@@ -24,6 +24,11 @@ class Options:
     outputs: tuple[str, ...] = ()
     parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
 
+    def __post_init__(self) -> None:
+        """Take a list of outputs, or the name of one, for what it means."""
+        outputs = (self.outputs,) if isinstance(self.outputs, str) else tuple(self.outputs)
+        object.__setattr__(self, "outputs", outputs)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:

@@ -10,6 +10,7 @@ from tritonbatch.client.options import Retry
 from tritonbatch.errors import RequestFailed
 
 RESERVE = 10.0
+MOST_DOUBLINGS = 30
 
 
 class RetryBudget:
@@ -48,5 +49,6 @@ def wait_before_retry(
     """
     if attempt >= retry.attempts or not isinstance(failure, (TryAgain, Overloaded)):
         return None
-    wait_s = rng.uniform(0, min(retry.longest_wait_s, retry.first_wait_s * 2 ** (attempt - 1)))
+    doublings = min(attempt - 1, MOST_DOUBLINGS)
+    wait_s = rng.uniform(0, min(retry.longest_wait_s, retry.first_wait_s * 2**doublings))
     return wait_s if wait_s < left_s else None

@@ -18,7 +18,7 @@ class Transport(Protocol):
     """One way of reaching servers, for a whole client."""
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
-        """Send *call* and wait for its reply; cancelled, the connection or stream is dropped, which the server sees."""
+        """Send *call* and wait for its reply; cancelled, the connection or stream is dropped."""
 
     async def sleep(self, seconds: float) -> None:
         """Let time pass."""
