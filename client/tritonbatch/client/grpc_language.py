@@ -27,7 +27,7 @@ KEPT_LAYOUTS = 1024
 
 
 class _Span(NamedTuple):
-    """Where an output's data lie in the answer, from *start* to *stop*; its tag and length, *head*, are at *head_at*."""
+    """Where an output's data lie in an answer, *start* to *stop*; *head*, their tag and length, begins at *head_at*."""
 
     head: bytes
     head_at: int
