@@ -5,8 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-from tritonbatch.client import Client
-from tritonbatch.client.micro_batcher import MicroBatcher
+from tritonbatch.client import Client, MicroBatcher
 from tritonbatch.client.tensors import random_inputs
 
 model = sys.argv[2] if len(sys.argv) > 2 else "linear"

@@ -5,8 +5,7 @@ import sys
 
 import numpy as np
 
-from tritonbatch.client import Client
-from tritonbatch.client.static_batcher import StaticBatcher
+from tritonbatch.client import Client, StaticBatcher
 from tritonbatch.client.tensors import random_inputs
 
 logging.basicConfig(level=logging.INFO)  # the batcher logs its plan before it starts

@@ -13,26 +13,43 @@ from tritonbatch.client.errors import (
     TryAgain,
     Unreachable,
 )
+from tritonbatch.client.fixed_batches import Plan
 from tritonbatch.client.message import Answer, Request
+from tritonbatch.client.micro_batcher import AsyncMicroBatcher, MicroBatcher
 from tritonbatch.client.options import Connections, Options, Protocol, Retry
+from tritonbatch.client.shared_memory import AsyncSharedMemory, SharedMemory
+from tritonbatch.client.static_batcher import AsyncStaticBatcher, StaticBatcher
+from tritonbatch.client.timing import Timing, infer_timed, infer_timed_async
+from tritonbatch.errors import RequestFailed
 
 __all__ = [
     "Answer",
     "AsyncClient",
+    "AsyncMicroBatcher",
+    "AsyncSharedMemory",
+    "AsyncStaticBatcher",
     "Cancelled",
     "Client",
     "Connections",
     "Contract",
     "InvalidRequest",
+    "MicroBatcher",
     "NotReady",
     "Options",
     "Overloaded",
+    "Plan",
     "Protocol",
     "Request",
+    "RequestFailed",
     "Retry",
     "ServerError",
+    "SharedMemory",
+    "StaticBatcher",
     "Tensor",
     "TimedOut",
+    "Timing",
     "TryAgain",
     "Unreachable",
+    "infer_timed",
+    "infer_timed_async",
 ]
