@@ -16,7 +16,7 @@ from tritonbatch.client.errors import (
 from tritonbatch.client.fixed_batches import Plan
 from tritonbatch.client.message import Answer, Request
 from tritonbatch.client.micro_batcher import AsyncMicroBatcher, MicroBatcher
-from tritonbatch.client.options import Connections, Options, Protocol, Retry
+from tritonbatch.client.options import Connections, Options, Protocol, Retry, Tls
 from tritonbatch.client.shared_memory import AsyncSharedMemory, SharedMemory
 from tritonbatch.client.static_batcher import AsyncStaticBatcher, StaticBatcher
 from tritonbatch.client.timing import Timing, infer_timed, infer_timed_async
@@ -48,6 +48,7 @@ __all__ = [
     "Tensor",
     "TimedOut",
     "Timing",
+    "Tls",
     "TryAgain",
     "Unreachable",
     "infer_timed",

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ from tritonbatch.client.message import Call, Reply
 from tritonbatch.client.options import Connections
 from tritonbatch.client.tasks import Tasks
 from tritonbatch.client.threads import Threads
+from tritonbatch.client.tls import channel_credentials
 
 CHANNEL = (
     ("grpc.max_send_message_length", -1),
@@ -27,11 +29,13 @@ CHANNEL = (
 
 
 class _Channels:
-    """The channels of one client and their calls by method name, made on first use."""
+    """The channels of one client and their calls by method name, made on first use by ``grpc`` or ``grpc.aio``."""
 
-    def __init__(self, connect: Callable[..., Any], headers: Mapping[str, str]) -> None:
-        self._connect = connect
-        self._fixed = tuple((name.lower(), value) for name, value in headers.items())
+    def __init__(self, channels: Any, connections: Connections) -> None:
+        self._connect: Callable[..., Any] = channels.insecure_channel
+        if connections.tls is not None:
+            self._connect = partial(channels.secure_channel, credentials=channel_credentials(connections.tls))
+        self._fixed = tuple((name.lower(), value) for name, value in connections.headers.items())
         self._channels: dict[str, Any] = {}
         self._calls: dict[tuple[str, str], Any] = {}
         self._making = threading.Lock()
@@ -66,7 +70,7 @@ class BlockingGrpc(Threads):
 
     def __init__(self, connections: Connections) -> None:
         super().__init__()
-        self._channels = _Channels(grpc.insecure_channel, connections.headers)
+        self._channels = _Channels(grpc, connections)
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply."""
@@ -92,7 +96,7 @@ class AsyncGrpc(Tasks):
     """Exchanges for asyncio; for one event loop."""
 
     def __init__(self, connections: Connections) -> None:
-        self._channels = _Channels(grpc.aio.insecure_channel, connections.headers)
+        self._channels = _Channels(grpc.aio, connections)
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply; cancelling the task cancels the call on the server."""

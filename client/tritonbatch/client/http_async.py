@@ -11,6 +11,7 @@ from tritonbatch.client.http_wire import ReplyParser, RequestWriter
 from tritonbatch.client.message import Buffer, Call, Reply
 from tritonbatch.client.options import Connections
 from tritonbatch.client.tasks import Tasks
+from tritonbatch.client.tls import ssl_context
 
 
 class AsyncHttp(Tasks):
@@ -19,6 +20,7 @@ class AsyncHttp(Tasks):
     def __init__(self, connections: Connections) -> None:
         self._connections = connections
         self._writers: dict[str, RequestWriter] = {}
+        self._context = ssl_context(connections.tls) if connections.tls else None
         self._idle: defaultdict[str, list[_Connection]] = defaultdict(list)
         self._free: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(connections.limit))
         self._open: set[_Connection] = set()
@@ -58,7 +60,7 @@ class AsyncHttp(Tasks):
                 return connection
             self._open.discard(connection)
         loop = asyncio.get_running_loop()
-        _, connection = await loop.create_connection(_Connection, writer.host, writer.port)
+        _, connection = await loop.create_connection(_Connection, writer.host, writer.port, ssl=self._context)
         self._open.add(connection)
         return connection
 

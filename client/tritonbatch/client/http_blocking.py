@@ -7,6 +7,7 @@ at a time. A connection whose request was interrupted or ran out of time is clos
 from __future__ import annotations
 
 import socket
+import ssl
 import threading
 import time
 from collections import defaultdict
@@ -16,6 +17,7 @@ from tritonbatch.client.http_wire import ReplyParser, RequestWriter
 from tritonbatch.client.message import Buffer, Call, Reply
 from tritonbatch.client.options import Connections
 from tritonbatch.client.threads import Threads
+from tritonbatch.client.tls import ssl_context
 
 FIRST_READ, NEXT_READ = 65536, 131072
 """Larger reads cost more: what a read might have filled is allocated anew each time."""
@@ -31,6 +33,7 @@ class BlockingHttp(Threads):
         self._connections = connections
         self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
         self._writers: dict[str, RequestWriter] = {}
+        self._context = ssl_context(connections.tls) if connections.tls else None
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply."""
@@ -45,7 +48,7 @@ class BlockingHttp(Threads):
             if connection is None or connection.is_stale():
                 if connection is not None:
                     connection.socket.close()
-                connection = _Connection(writer.host, writer.port, deadline)
+                connection = _Connection(writer.host, writer.port, self._context, deadline)
             on_cancel = self.cancellation()
             if on_cancel is not None:
                 on_cancel(connection.shut)
@@ -65,9 +68,16 @@ class BlockingHttp(Threads):
 
 
 class _Connection:
-    def __init__(self, host: str, port: int, deadline: float) -> None:
+    def __init__(self, host: str, port: int, context: ssl.SSLContext | None, deadline: float) -> None:
         self.socket = socket.create_connection((host, port), timeout=_left(deadline))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        if context is not None:
+            plain = self.socket
+            try:
+                self.socket = context.wrap_socket(plain, server_hostname=host)
+            except BaseException:
+                plain.close()
+                raise
         self.used = time.monotonic()
 
     def is_stale(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 Protocol = Literal["http", "grpc"]
@@ -52,12 +53,27 @@ NO_RETRY = Retry(attempts=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """Encrypted connections to servers whose certificates *ca_file* (PEM; None: the system's authorities) has signed.
+
+    With *certificate_file* and *key_file* the client shows who it is, as mutual TLS asks. Over HTTP it takes a proxy in
+    front of Triton, which itself speaks TLS over gRPC only.
+    """
+
+    ca_file: str | Path | None = None
+    certificate_file: str | Path | None = None
+    key_file: str | Path | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Connections:
     """How endpoints are connected to.
 
     At most *limit* connections per endpoint are open over HTTP, each carrying one request at a time; callers beyond it
-    wait within their deadline. gRPC carries all requests on one. *headers* go with every request.
+    wait within their deadline. gRPC carries all requests on one. *headers* go with every request. With *tls*
+    everything is encrypted.
     """
 
     limit: int = 64
+    tls: Tls | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
