@@ -21,7 +21,16 @@ from tritonclient.grpc.service_pb2 import ModelMetadataResponse, ModelStatistics
 from tritonbatch.client.contract import Contract, contract
 from tritonbatch.client.counters import summed
 from tritonbatch.client.endpoints import Balancer, Endpoint
-from tritonbatch.client.errors import FOREIGN, MALFORMED, InvalidRequest, ServerError, TimedOut, TryAgain, translated
+from tritonbatch.client.errors import (
+    FOREIGN,
+    MALFORMED,
+    Cancelled,
+    InvalidRequest,
+    ServerError,
+    TimedOut,
+    TryAgain,
+    translated,
+)
 from tritonbatch.client.message import Answer, Call, Language, Reply, Request
 from tritonbatch.client.options import Options, Retry
 from tritonbatch.client.retry import RetryBudget, wait_before_retry
@@ -225,7 +234,8 @@ class Core:
                 result = await job(endpoint)
                 healthy = True
             except RequestFailed as failure:
-                healthy = None if isinstance(failure, TimedOut) else not isinstance(failure, TryAgain)
+                if not isinstance(failure, (TimedOut, Cancelled)):
+                    healthy = not isinstance(failure, TryAgain)
                 wait_s = self._wait(failure, attempt, deadline) if repeatable else None
                 if wait_s is None:
                     raise
@@ -245,8 +255,9 @@ class Core:
         left_s = deadline - time.monotonic()
         queue_timeout_us = max(1, int(left_s * 1e6)) if request.takes_queue_timeout else None
         call = request.write(queue_timeout_us, request.options.request_id, headers)
+        reply = await self._exchange(endpoint.address, call, left_s, request.model)
         try:
-            return self.language.answer(await self._exchange(endpoint.address, call, left_s, request.model))
+            return self.language.answer(reply)
         except (*FOREIGN, *MALFORMED) as error:
             raise translated(error, endpoint.address, request.model) from error
 
@@ -255,7 +266,7 @@ class Core:
             raise TimedOut(f"No time was left for {address}, model {model!r}; give the call more.")
         try:
             return await self.transport.exchange(address, call, timeout_s)
-        except FOREIGN as error:
+        except (*FOREIGN, *MALFORMED) as error:
             raise translated(error, address, model) from error
 
     def _wait(self, failure: RequestFailed, attempt: int, deadline: float) -> float | None:

@@ -123,8 +123,9 @@ _NEXT_STEP: tuple[tuple[str, str], ...] = (
     ("model load / unload is not allowed", "start the server with --model-control-mode=explicit"),
     ("is restricted, expecting header", "give the header in Connections(headers=…)"),
     ("failed to poll from model repository", "check that it is in the repository and what the server's log says of it"),
-    ("stub process", "the model's process crashed: read the server's log, then load the model again"),
-    ("shared memory.*disabled", "start the server with --allow-client-shm=true"),
+    ("stub process", "the model's process crashed: read the server's log, then unload and load the model"),
+    ("shared memory.*disabled(?!.*allow-client-shm)", "start the server with --allow-client-shm=true"),
+    (r"\bssl\b|\btls\b|certificate", "check the files of Connections(tls=…), and that the server speaks TLS"),
     ("failed parsing http/2", "check that it is Triton's gRPC port"),
     ("http2 header with status", "check that it is Triton's gRPC port"),
     ("expected http/", "check that it is Triton's HTTP port"),
@@ -173,8 +174,9 @@ def _refused(about: str, code: str, message: str) -> RequestFailed:
     if kind is Unreachable:
         return _unreachable(about, said)
     kind = kind or _BY_CODE.get(code, InvalidRequest if code.startswith("4") else ServerError)
-    step = _next_step(text)
-    return kind(f"{about}: the server answered {code or 'with an error'}: {said}{step and f'; {step}'}")
+    if step := _next_step(text):
+        said = f"{said.rstrip('.')}; {step}"
+    return kind(f"{about}: the server answered {code or 'with an error'}: {said}")
 
 
 def _unreachable(about: str, reason: str) -> Unreachable:

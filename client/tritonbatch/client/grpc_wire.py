@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
 from functools import partial
@@ -23,7 +24,6 @@ CHANNEL = (
     ("grpc.use_local_subchannel_pool", 1),
     # A restarted server is found again within a second; gRPC's own back-off goes up to two minutes.
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 )
 
@@ -102,7 +102,13 @@ class AsyncGrpc(Tasks):
         """Send *call* and wait for its reply; cancelling the task cancels the call on the server."""
         rpc = self._channels.call(address, call.target)
         metadata = self._channels.metadata(call)
-        return Reply(await rpc(b"".join(call.body), timeout=timeout_s, metadata=metadata))
+        try:
+            return Reply(await rpc(b"".join(call.body), timeout=timeout_s, metadata=metadata))
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise ConnectionAbortedError("the client was closed") from error  # gRPC says it so
 
     async def close(self) -> None:
         """Close the channels; requests under way break."""

@@ -24,6 +24,7 @@ class AsyncHttp(Tasks):
         self._idle: defaultdict[str, list[_Connection]] = defaultdict(list)
         self._free: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(connections.limit))
         self._open: set[_Connection] = set()
+        self._closed = False
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply."""
@@ -46,6 +47,7 @@ class AsyncHttp(Tasks):
 
     async def close(self) -> None:
         """Close every connection; requests under way break."""
+        self._closed = True
         for connection in self._open:
             connection.close()
         self._open.clear()
@@ -53,6 +55,8 @@ class AsyncHttp(Tasks):
         await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
     async def _take(self, address: str, writer: RequestWriter) -> _Connection:
+        if self._closed:
+            raise ConnectionAbortedError("the client is closed")
         idle = self._idle[address]
         while idle:
             connection = idle.pop()

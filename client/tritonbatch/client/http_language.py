@@ -102,7 +102,10 @@ class HttpLanguage:
         _check(reply)
         if what not in _ANSWERS:
             return None
-        return json_format.ParseDict(json.loads(bytes(reply.body)), _ANSWERS[what](), ignore_unknown_fields=True)
+        content = json.loads(bytes(reply.body))
+        if not isinstance(content, dict):
+            raise TypeError(f"expected a JSON object, got {content!r:.60}")
+        return json_format.ParseDict(content, _ANSWERS[what](), ignore_unknown_fields=True)
 
 
 _PATHS = {

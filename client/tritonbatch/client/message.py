@@ -121,7 +121,10 @@ _DTYPES: dict[str, np.dtype[Any]] = {}
 
 def _dtype(datatype: str) -> np.dtype[Any]:
     if datatype not in _DTYPES:
-        _DTYPES[datatype] = np.dtype(triton_to_np_dtype(datatype))
+        known = triton_to_np_dtype(datatype)
+        if known is None:  # which NumPy would take for float64
+            raise ValueError(f"unknown datatype {datatype!r}")
+        _DTYPES[datatype] = np.dtype(known)
     return _DTYPES[datatype]
 
 

@@ -9,15 +9,12 @@ The memory's name is removed as soon as the servers have opened it, so that not 
 
 from __future__ import annotations
 
-import base64
 import logging
-import mmap
 import os
 import secrets
 import time
-from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Literal, Self
 
 import numpy as np
 
@@ -28,15 +25,15 @@ from tritonbatch.client.errors import Cancelled, InvalidRequest, TimedOut, TryAg
 from tritonbatch.client.message import Answer, Request
 from tritonbatch.client.options import Options, Protocol
 from tritonbatch.client.shared_calls import Plan, Shapes, Slot, plan, region_bytes, shared_call
+from tritonbatch.client.shared_regions import FOLDER, KINDS, Region
 from tritonbatch.client.tensors import Array
 from tritonbatch.client.transport import finished
-from tritonbatch.errors import InvalidInput, NotSupported, RequestFailed
+from tritonbatch.errors import InvalidInput, RequestFailed
 
 log = logging.getLogger("tritonbatch.client")
 
 Kind = Literal["system", "cuda"]
 
-FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
 NO_SHAPES: Shapes = {}
 CLOSE_TIMEOUT_S = 5.0
 IN_USE_WAIT_S, IN_USE_TRIES = 0.1, 100
@@ -44,87 +41,6 @@ IN_USE_WAIT_S, IN_USE_TRIES = 0.1, 100
 
 UNANSWERED = (TimedOut, Cancelled, Unreachable)
 """Failures after which the server may still do what it was asked."""
-
-
-class _SystemRegion:
-    """Host memory with a name under ``/dev/shm``; *buffer* lives as long as an array on it does."""
-
-    ask = "memory"
-
-    def __init__(self, name: str, byte_size: int) -> None:
-        self.name, self.byte_size = name, byte_size
-        try:
-            file = os.open(FOLDER / name, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600)
-            try:
-                os.posix_fallocate(file, 0, byte_size)  # a full /dev/shm is an error now, not a SIGBUS later
-                self.buffer = mmap.mmap(file, byte_size)
-            finally:
-                os.close(file)
-        except BaseException as error:
-            self.unlink()
-            if isinstance(error, OSError):
-                raise NotSupported(
-                    f"Shared memory of {byte_size} bytes cannot be had in {FOLDER} ({error.strerror}); give it more "
-                    "room (docker: --shm-size), or use fewer rows."
-                ) from error
-            raise
-
-    def body(self, protocol: Protocol) -> dict[str, Any]:  # noqa: ARG002 - CUDA's body depends on it
-        return {"key": f"/{self.name}", "offset": 0, "byte_size": self.byte_size}
-
-    def unlink(self) -> None:
-        (FOLDER / self.name).unlink(missing_ok=True)
-
-    def upload(self) -> None:
-        """Nothing: the server reads the buffer itself."""
-
-    def download(self) -> None:
-        """Nothing: the server has written to the buffer itself."""
-
-    def free(self) -> None:
-        """Nothing: the memory goes with the last array on it, so that none ever points nowhere."""
-
-
-class _CudaRegion:
-    """Memory of GPU 0, with a buffer on the host that is copied there and back."""
-
-    ask = "cuda_memory"
-
-    def __init__(self, name: str, byte_size: int) -> None:
-        self.name, self.byte_size = name, byte_size
-        try:
-            from tritonclient.utils import cuda_shared_memory  # noqa: PLC0415 - only where it is asked for
-
-            self._cuda = cuda_shared_memory
-            self._handle = cuda_shared_memory.create_shared_memory_region(name, byte_size, 0)
-        except Exception as error:  # CUDA says in many types that it is not there
-            reason = error.__cause__ or error
-            raise NotSupported(
-                f"CUDA shared memory needs an NVIDIA GPU, its driver and cuda-python ({reason}); use kind='system'."
-            ) from error
-        self.buffer = bytearray(byte_size)
-
-    def body(self, protocol: Protocol) -> dict[str, Any]:
-        encoded: bytes = self._cuda.get_raw_handle(self._handle)
-        handle = {"b64": encoded.decode()} if protocol == "http" else base64.b64decode(encoded)
-        return {"raw_handle": handle, "device_id": 0, "byte_size": self.byte_size}
-
-    def unlink(self) -> None:
-        """Nothing: it has no name outside the server."""
-
-    def upload(self) -> None:
-        self._cuda.set_shared_memory_region(self._handle, [np.frombuffer(self.buffer, np.uint8)])
-
-    def download(self) -> None:
-        host = np.frombuffer(self.buffer, np.uint8)
-        host[:] = self._cuda.get_contents_as_numpy(self._handle, np.uint8, (self.byte_size,))
-
-    def free(self) -> None:
-        self._cuda.destroy_shared_memory_region(self._handle)
-
-
-Region = _SystemRegion | _CudaRegion
-_KINDS: dict[str, type[Region]] = {"system": _SystemRegion, "cuda": _CudaRegion}
 
 
 class _Memory:
@@ -140,7 +56,7 @@ class _Memory:
         kind: Kind = "system",
         options: Options = DEFAULT_OPTIONS,
     ) -> None:
-        if kind not in _KINDS:
+        if kind not in KINDS:
             raise InvalidInput(f"Unknown kind of shared memory {kind!r}: expected 'system' or 'cuda'.")
         self.inputs: dict[str, Array] = {}
         self._core: Core = client._core  # noqa: SLF001 - of the same package
@@ -165,7 +81,7 @@ class _Memory:
         try:
             for use, slots in (("inputs", planned.inputs), ("outputs", planned.outputs)):
                 name = f"tritonbatch-{use}-{os.getpid()}-{secrets.token_hex(8)}"
-                self._regions.append(_KINDS[self._kind](name, region_bytes(slots, rows)))
+                self._regions.append(KINDS[self._kind](name, region_bytes(slots, rows)))
             for endpoint in self._core.balancer.endpoints:
                 for region in self._regions:
                     await self._register(endpoint.address, region)
@@ -275,9 +191,10 @@ class SharedMemory(_Memory):
     for an output. With *kind* ``cuda`` the tensors lie on GPU 0, and the arrays are copied there and back. A model
     without a batch axis has rows 1 and arrays of its item shape.
 
-    All endpoints must be on this host and see its ``/dev/shm``; Triton from 26.04 on needs ``--allow-client-shm=true``.
-    One call at a time. On leaving, the regions are unregistered and freed, whatever happened; where a server still
-    works on a request without an answer, leaving waits for it for up to ten seconds.
+    All endpoints must be on this host and see its ``/dev/shm``. Triton from 26.04 on refuses shared memory, and says
+    so, unless it runs with ``--allow-client-shm=true``, a flag that earlier ones do not know. One call at a time. On
+    leaving, the regions are unregistered and freed, whatever happened; where a server still works on a request without
+    an answer, leaving waits for it for up to ten seconds.
 
     Raises (on entering):
         InvalidRequest: rows, names or shapes do not fit the model, a tensor is text, or a server does not see the

@@ -17,6 +17,7 @@ from tritonbatch.client.transport import finished
 from tritonbatch.errors import RequestFailed
 
 COUNTED_WAIT_S, COUNTED_READINGS = 0.025, 40
+"""How often, and how many times at most, the statistics are read until they hold what has happened."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +100,7 @@ async def _timed(
     core: Core, model: str, inputs: Inputs, options: Options, timeout_s: float | None, *, add_batch_axis: bool
 ) -> tuple[dict[str, Array], Timing]:
     await core.contract(model, options.version)  # asked for once, which is no part of any call's time
-    before = await core.statistics(model, options.version)
+    before = await _settled(core, model, options.version)
     start = time.perf_counter()
     outputs = await core.infer(model, inputs, options, timeout_s, add_batch_axis=add_batch_axis)
     total_ms = (time.perf_counter() - start) * 1e3
@@ -108,6 +109,18 @@ async def _timed(
     except RequestFailed:  # the answer is worth more than its timing
         after = before
     return outputs, timing_between(total_ms, before, after)
+
+
+async def _settled(core: Core, model: str, version: str) -> ModelStatistics:
+    """The statistics once two readings agree, lest a call answered just now be counted as the one to come."""
+    last = await core.statistics(model, version)
+    for _ in range(COUNTED_READINGS):
+        await core.transport.sleep(COUNTED_WAIT_S)
+        now = await core.statistics(model, version)
+        if now == last:
+            break
+        last = now
+    return last
 
 
 async def _counted(core: Core, model: str, version: str, before: ModelStatistics) -> ModelStatistics:

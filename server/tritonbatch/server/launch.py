@@ -55,6 +55,8 @@ def free_ports(wanted: Ports) -> Ports:
     try:
         for name, listener in sockets.items():
             port: int = getattr(wanted, name)
+            # As Triton itself does: connections that linger after a killed server hold no port.
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 listener.bind(("127.0.0.1", port))
             except OSError as error:
