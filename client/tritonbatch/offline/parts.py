@@ -14,11 +14,12 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import numpy as np
 from tritonclient.utils import triton_to_np_dtype
@@ -29,6 +30,8 @@ from tritonbatch.whole_file import whole_file
 
 PART_BATCHES = 64
 PART_BYTES = 64 << 20
+ORPHANS_S = 30.0
+"""How long the workers of a run that was killed may take to notice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +138,34 @@ def alone_at_work(output: Path) -> Iterator[None]:
     """Hold the work folder against a second run with the same output.
 
     Raises:
-        InvalidInput: another process is at it.
+        InvalidInput: another process is at it, or the workers of one that was killed do not end.
     """
     folder = work_folder(output)
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise InvalidInput(f"Another run is writing to {folder}: wait for it, or name another output.") from error
+    with (folder / "lock").open("a") as lock, (folder / "workers").open("a") as workers:
+        if not _locked(lock, wait_s=0):
+            raise InvalidInput(f"Another run is writing to {folder}: wait for it, or name another output.")
+        if not _locked(workers, wait_s=ORPHANS_S):
+            raise InvalidInput(f"Workers of a killed run are still writing to {folder}: end them, or wait for them.")
+        fcntl.flock(workers, fcntl.LOCK_UN)
         yield
+
+
+def take_part(output: Path) -> TextIO:
+    """Hold the work folder as a worker of the run that is at it, until the result is closed or the process ends."""
+    workers = (work_folder(output) / "workers").open("a")
+    fcntl.flock(workers, fcntl.LOCK_SH)
+    return workers
+
+
+def _locked(file: TextIO, wait_s: float) -> bool:
+    deadline = time.monotonic() + wait_s
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            if time.monotonic() >= deadline:
+                return False
+            time.sleep(0.1)
+        else:
+            return True

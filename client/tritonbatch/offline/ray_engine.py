@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from tritonbatch.errors import NotSupported, RequestFailed, TritonbatchError
+from tritonbatch.errors import InvalidInput, NotSupported, RequestFailed, TritonbatchError
 from tritonbatch.offline.job import Job, Server, Watch, sender_of
-from tritonbatch.offline.parts import Part
+from tritonbatch.offline.parts import Part, take_part
 from tritonbatch.offline.reading import read_rows
 from tritonbatch.offline.run import Outlook, run_part
 
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # Ray reads it when it is imported; a job reports to nobody
 try:
     import ray
     import ray.data
@@ -33,6 +36,7 @@ class PartWorker:
     def __init__(self, job: Job, server: Server) -> None:
         self._job = job
         self._parts = job.parts
+        self._place = take_part(job.output)
         self._client = server.client()
         self._outlook = Outlook(
             contract=self._client.contract(job.model, job.version),
@@ -57,17 +61,36 @@ class PartWorker:
         return {"rows": np.array(rows), "failure": np.array(failures, dtype=object)}
 
 
+def _anywhere(job: Job) -> Job:
+    """The same job with absolute paths: a worker has another current folder."""
+    files = tuple(replace(file, path=file.path.absolute()) for file in job.source.files)
+    source = replace(job.source, path=job.source.path.absolute(), files=files)
+    return replace(job, source=source, output=job.output.absolute())
+
+
+def _connect() -> None:
+    try:
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    except ConnectionError as error:
+        where = os.environ.get("RAY_ADDRESS", "this machine")
+        raise InvalidInput(
+            f"The Ray cluster at {where} does not take the job ({error}): check its address and authentication token, "
+            "or unset RAY_ADDRESS for a cluster of the job's own."
+        ) from error
+
+
 def run_on_ray(job: Job, server: Server, parts: Sequence[Part], watch: Watch) -> None:
     """Do *parts* on the Ray cluster that this process is connected to, or on one of its own for as long as it takes.
 
     Every worker needs the input and the output's folder under the same paths.
 
     Raises:
+        InvalidInput: the cluster that RAY_ADDRESS names does not take the job.
         RequestFailed: a worker gave up; the parts that are finished remain.
     """
     started = not ray.is_initialized()
     if started:
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+        _connect()
     try:
         resources: dict[str, float] = ray.cluster_resources()  # type: ignore[no-untyped-call]
         workers = max(1, min(int(resources.get("CPU", 1)), len(parts)))
@@ -76,7 +99,7 @@ def run_on_ray(job: Job, server: Server, parts: Sequence[Part], watch: Watch) ->
         numbers = ray.data.from_items([{"part": part.number} for part in parts], override_num_blocks=len(parts))
         done = numbers.map_batches(
             PartWorker,
-            fn_constructor_args=(job, server),
+            fn_constructor_args=(_anywhere(job), server),
             batch_size=PARTS_PER_CALL,
             compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
             num_cpus=WORKER_CPUS,

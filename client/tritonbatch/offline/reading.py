@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any, Literal
 
@@ -76,12 +76,13 @@ def _groups_from(metadata: pq.FileMetaData, start: int) -> tuple[list[int], int]
 
 def _parquet_row(file: SourceFile, batch: pa.RecordBatch, at: int, row: int, first: int, columns: Columns) -> Row:
     where, number = f"{file.path.name}, row {row}", first + row
+    found = None if columns.ids == "row" else batch.column("id")[at].as_py()
+    item = _identified(number, where, {}, found, columns.ids)
     try:
         values = {name: _value(batch.column(name)[at]) for name in columns.inputs if name in batch.schema.names}
     except ValueError as error:
-        return Row(number, number, where, {}, str(error))
-    found = None if columns.ids == "row" else batch.column("id")[at].as_py()
-    return _identified(number, where, values, found, columns.ids)
+        return replace(item, error=item.error or str(error))
+    return item if item.error else replace(item, values=values)
 
 
 def _value(scalar: Any) -> Any:

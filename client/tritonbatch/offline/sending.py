@@ -34,7 +34,7 @@ Outcome = Outputs | str
 
 
 class Suspect(RequestFailed):
-    """The connection breaks whenever this batch is sent."""
+    """The connection breaks, or the model's process dies, whenever this batch is sent."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def outcomes(sender: Sender, items: Sequence[Item], *, suspected: bool = False) 
     """The outcome of every one of *items* (at most a batch, all of one shape), in order.
 
     A batch that the server refuses, or fails on, is halved until the items are found that it fails on; so is one that
-    breaks the connection again and again.
+    breaks the connection again and again, or that the model's process dies of.
 
     Raises:
         RequestFailed: the server went away, or was overloaded, for longer than the patience.
@@ -80,12 +80,18 @@ def outcomes(sender: Sender, items: Sequence[Item], *, suspected: bool = False) 
 
 def _answered(sender: Sender, items: Sequence[Item], strikes: int, *, alone: bool) -> list[Outputs]:
     struck = pauses = 0
+    dead = False
     deadline = time.monotonic() + sender.patience_s
     while True:
         try:
-            return send(sender, items, alone=alone or struck > 0)
+            return send_revived(sender, items) if dead else send(sender, items, alone=alone or struck > 0)
         except (TryAgain, TimedOut, Overloaded, InvalidRequest, ServerError) as error:
             failure: RequestFailed = error
+        if _model_died(failure):
+            if dead:
+                raise Suspect(str(failure)) from failure
+            dead = True
+            continue
         if isinstance(failure, (InvalidRequest, ServerError)):
             if sender.ready():
                 raise failure
@@ -100,19 +106,58 @@ def _answered(sender: Sender, items: Sequence[Item], strikes: int, *, alone: boo
         pauses += 1
 
 
+def _model_died(failure: RequestFailed) -> bool:
+    """Whether the Python process of the model is gone; the server goes on to call such a model ready."""
+    return isinstance(failure, ServerError) and "stub process" in str(failure).lower()
+
+
 def send(sender: Sender, items: Sequence[Item], *, alone: bool = False) -> list[Outputs]:
     """Send *items* as one full batch, and return the outputs of each; *alone* also asks first whether it is ready.
 
     Raises:
         RequestFailed: in one of the kinds of :mod:`tritonbatch.client.errors`.
     """
-    if sender.stop.is_set():
-        raise Cancelled("The job was interrupted.")
-    inputs = stacked(items, sender.batch)
     with passing(sender.folder, alone=alone):
         if alone and not sender.ready():
             raise NotReady(f"Model {sender.model} is not ready at {sender.client.url}.")
-        answer = sender.client.infer(sender.model, inputs, options=Options(version=sender.version))
+        return _exchange(sender, items)
+
+
+def send_revived(sender: Sender, items: Sequence[Item]) -> list[Outputs]:
+    """Load the model anew, for its process has died, and send *items* alone: if it dies again, it is of them.
+
+    Raises:
+        NotReady: it is still dead, as the server does not let it be loaded.
+        RequestFailed: as :func:`send`.
+    """
+    with passing(sender.folder, alone=True):
+        revived = _revive(sender)
+        try:
+            return _exchange(sender, items)
+        except ServerError as error:
+            if not _model_died(error):
+                raise
+            if not revived:
+                raise NotReady(str(error)) from error
+            _revive(sender)  # for whoever comes next
+            raise
+
+
+def _revive(sender: Sender) -> bool:
+    sender.waiting(f"The process of model {sender.model} died: loading it anew.")
+    try:
+        config = sender.client.config(sender.model, sender.version)  # the one in use need not be the repository's
+        sender.client.unload(sender.model)  # without, the server sees no change and leaves it as it is
+        sender.client.load(sender.model, config)
+    except RequestFailed:
+        return False
+    return True
+
+
+def _exchange(sender: Sender, items: Sequence[Item]) -> list[Outputs]:
+    if sender.stop.is_set():
+        raise Cancelled("The job was interrupted.")
+    answer = sender.client.infer(sender.model, stacked(items, sender.batch), options=Options(version=sender.version))
     for name, array in answer.items():
         if array.ndim == 0 or len(array) != sender.batch:
             raise ServerError(
