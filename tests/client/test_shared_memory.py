@@ -17,8 +17,17 @@ import pytest
 from tritonclient.grpc import service_pb2 as pb
 from tritonclient.utils import InferenceServerException
 
-from tritonbatch.client import AsyncClient, Client, InvalidRequest, Options, Protocol, Retry, ServerError, TimedOut
-from tritonbatch.client import shared_regions
+from tritonbatch.client import (
+    AsyncClient,
+    Client,
+    InvalidRequest,
+    Options,
+    Protocol,
+    Retry,
+    ServerError,
+    TimedOut,
+    shared_regions,
+)
 from tritonbatch.client.errors import translated
 from tritonbatch.client.shared_calls import plan, shared_call
 from tritonbatch.client.shared_memory import AsyncSharedMemory, SharedMemory

@@ -75,15 +75,11 @@ class BlockingGrpc(Threads):
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply."""
         rpc, metadata = self._channels.call(address, call.target), self._channels.metadata(call)
-        on_cancel = self.cancellation()
-        if on_cancel is None:
+        cancellation = self.cancellation()
+        if cancellation is None:
             return Reply(rpc(b"".join(call.body), timeout=timeout_s, metadata=metadata))
         future = rpc.future(b"".join(call.body), timeout=timeout_s, metadata=metadata)
-        on_cancel(future.cancel)
-        try:
-            return Reply(future.result())
-        except grpc.FutureCancelledError as error:
-            raise ConnectionAbortedError("cancelled here") from error
+        return Reply(cancellation.run(future.result, future.cancel))
 
     def close(self) -> None:
         """Close the channels; requests under way break."""

@@ -11,6 +11,7 @@ import ssl
 import threading
 import time
 from collections import defaultdict
+from functools import partial
 from select import select
 
 from tritonbatch.client.http_wire import ReplyParser, RequestWriter
@@ -49,10 +50,12 @@ class BlockingHttp(Threads):
                 if connection is not None:
                     connection.socket.close()
                 connection = _Connection(writer.host, writer.port, self._context, deadline)
-            on_cancel = self.cancellation()
-            if on_cancel is not None:
-                on_cancel(connection.shut)
-            parser = connection.exchange(writer.write(call), "POST" if call.body else "GET", deadline)
+            parts, method, cancellation = writer.write(call), "POST" if call.body else "GET", self.cancellation()
+            if cancellation is None:
+                parser = connection.exchange(parts, method, deadline)
+            else:
+                exchange = partial(connection.exchange, parts, method, deadline)
+                parser = cancellation.run(exchange, connection.shut)
             usable = not parser.should_close()
             return parser.reply()
         finally:

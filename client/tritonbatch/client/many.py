@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby, pairwise
 from typing import Any
@@ -14,7 +14,7 @@ from tritonbatch.client.contract import Contract
 from tritonbatch.client.core import Core
 from tritonbatch.client.errors import InvalidRequest
 from tritonbatch.client.options import Options
-from tritonbatch.client.tensors import Array, Inputs, checked
+from tritonbatch.client.tensors import Array, Inputs, check_names, checked, converted
 from tritonbatch.errors import InvalidInput, RequestFailed
 
 Item = Mapping[str, Any]
@@ -32,9 +32,8 @@ class Sending:
 async def infer_rows(core: Core, model: str, inputs: Inputs, sending: Sending) -> dict[str, Array]:
     """Send arrays of any number of rows in requests of at most ``max_batch_size``; outputs in the rows' order."""
     known = await _batching(core, model, sending.options)
-    arrays = {
-        name: value if isinstance(value, np.ndarray) else _array(known, name, value) for name, value in inputs.items()
-    }
+    check_names(known, inputs)
+    arrays = {name: converted(known.model, known.inputs[name], value) for name, value in inputs.items()}
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise InvalidRequest(
@@ -47,10 +46,15 @@ async def infer_rows(core: Core, model: str, inputs: Inputs, sending: Sending) -
     return {name: np.concatenate([answer[name] for answer in answers]) for name in answers[0]}
 
 
-async def infer_items(core: Core, model: str, items: Sequence[Item], sending: Sending) -> list[dict[str, Array]]:
+async def infer_items(core: Core, model: str, items: Iterable[Item], sending: Sending) -> list[dict[str, Array]]:
     """Send single items, neighbours of one shape together in batches of at most ``max_batch_size``."""
     known = await _batching(core, model, sending.options)
-    ready = [checked(known, item, add_batch_axis=True)[1] for item in items]
+    if not isinstance(items, Iterable) or isinstance(items, (np.ndarray, str, bytes)):
+        raise InvalidRequest(
+            f"Model {model}: got {type(items).__name__} as items; expected a sequence of mappings, or one mapping of "
+            "arrays with the items on axis 0."
+        )
+    ready = [_checked_item(known, item, number) for number, item in enumerate(items)]
     parts, spans, start = [], [], 0
     for _, group in groupby(ready, key=_shapes):
         alike = list(group)
@@ -97,9 +101,12 @@ async def _send_all(
     return await core.transport.together(jobs, sending.in_flight)
 
 
-def _array(known: Contract, name: str, value: Any) -> Array:
-    text = name in known.inputs and known.inputs[name].datatype == "BYTES"
-    return np.asarray(value, dtype=object if text else None)
+def _checked_item(known: Contract, item: Item, number: int) -> dict[str, Array]:
+    try:
+        return checked(known, item, add_batch_axis=True)[1]
+    except RequestFailed as error:
+        error.add_note(f"in item {number}")
+        raise
 
 
 def _shapes(item: Mapping[str, Array]) -> tuple[tuple[str, Any, tuple[int, ...]], ...]:

@@ -19,17 +19,19 @@ class Tasks:
 
     async def together(self, jobs: Sequence[Job[T]], limit: int) -> list[T]:
         """Run *jobs*, at most *limit* at once; their results in order, or the first error once the rest has ended."""
-        free = asyncio.Semaphore(limit)
+        results: list[Any] = [None] * len(jobs)
+        numbers = iter(range(len(jobs)))
 
-        async def work(job: Job[T]) -> T:
-            async with free:
-                return await job()
+        async def work() -> None:
+            for number in numbers:
+                results[number] = await jobs[number]()
 
-        tasks = [asyncio.ensure_future(work(job)) for job in jobs]
+        tasks = [asyncio.ensure_future(work()) for _ in range(min(limit, len(jobs)))]
         try:
-            return await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks)
         finally:
             await _cancel(tasks)
+        return results
 
     async def first(self, job: Job[T], other: Job[T], after_s: float) -> T:
         """Run *job*, and when it has not ended after *after_s* also *other*; the first result, the rest cancelled."""

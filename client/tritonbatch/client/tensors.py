@@ -27,21 +27,27 @@ def checked(contract: Contract, inputs: Inputs, *, add_batch_axis: bool = False)
     Raises:
         InvalidRequest: names the model, the tensor, what it got and what it expected.
     """
-    _check_names(contract, inputs)
+    check_names(contract, inputs)
     if add_batch_axis and contract.max_batch_size == 0:
         raise InvalidRequest(f"Model {contract.model} has max_batch_size 0, so there is no batch axis to add.")
     arrays = {}
     for name, value in inputs.items():
-        array = _converted(contract.model, contract.inputs[name], value)
+        array = converted(contract.model, contract.inputs[name], value)
         arrays[name] = array[None] if add_batch_axis else array
         _check_shape(contract, contract.inputs[name], arrays[name])
     return _rows(contract, arrays), arrays
 
 
-def _check_names(contract: Contract, inputs: Inputs) -> None:
+def check_names(contract: Contract, inputs: Inputs) -> None:
+    """Raise InvalidRequest where *inputs* is no mapping, or its names are not those that the model takes."""
+    if not isinstance(inputs, Mapping):
+        raise InvalidRequest(
+            f"Model {contract.model}: got {type(inputs).__name__} as inputs; expected a mapping of names to arrays, "
+            f"with {', '.join(sorted(contract.inputs))}."
+        )
     required = {tensor.name for tensor in contract.inputs.values() if not tensor.optional}
     if not required <= set(inputs) <= set(contract.inputs):
-        got = ", ".join(sorted(inputs)) or "none"
+        got = ", ".join(sorted(map(str, inputs))) or "none"
         names = sorted(contract.inputs)
         expected = ", ".join(f"{name} (optional)" if contract.inputs[name].optional else name for name in names)
         raise InvalidRequest(f"Model {contract.model} got the inputs {got}; expected {expected}.")
@@ -76,9 +82,10 @@ def _rows(contract: Contract, arrays: Mapping[str, Array]) -> int:
     return count
 
 
-def _converted(model: str, tensor: Tensor, value: npt.ArrayLike) -> Array:
+def converted(model: str, tensor: Tensor, value: npt.ArrayLike) -> Array:
+    """*value* as the array to send for *tensor*; raises InvalidRequest where its type does not fit."""
     where = f"Model {model}, input {tensor.name}"
-    literal = not isinstance(value, (np.ndarray, np.generic))
+    literal = not hasattr(value, "dtype")  # the tensors of other libraries have one too
     try:
         array = np.asarray(value, dtype=object if literal and tensor.datatype == "BYTES" else None)
     except ValueError as error:
@@ -88,13 +95,26 @@ def _converted(model: str, tensor: Tensor, value: npt.ArrayLike) -> Array:
     wanted = np.dtype(triton_to_np_dtype(tensor.datatype))
     if array.dtype == wanted:
         return array
-    if np.can_cast(array.dtype, wanted, "safe") or (literal and array.dtype.kind == "f" and wanted.kind in "fV"):
+    if literal and (not array.size or (array.dtype.kind == "f" and wanted.kind in "fV")):
+        return _narrowed(where, array, wanted)
+    # NumPy calls 64-bit integers to FP64 safe, which they are up to 2**53.
+    if np.can_cast(array.dtype, wanted, "safe") and (array.dtype.itemsize < 8 or array.dtype.kind == wanted.kind):
         return array.astype(wanted)
     if array.dtype.kind in "iu" and wanted.kind in "iufV":
         return _exact(where, array, wanted)
     found = f"{array.dtype} ({np_to_triton_dtype(array.dtype) or 'no Triton type'})"
     hint = f"; it would lose digits: convert with astype('{wanted}')" if array.dtype.kind == "f" == wanted.kind else ""
     raise InvalidRequest(f"{where}: got {found}; expected {tensor.datatype}{hint}.")
+
+
+def _narrowed(where: str, literal: Array, wanted: np.dtype[Any]) -> Array:
+    """Written-down floats in their declared type: rounded, but never to infinity."""
+    with np.errstate(over="ignore"):
+        array = literal.astype(wanted)
+    too_large = np.isinf(array.astype(literal.dtype)) & ~np.isinf(literal)
+    if too_large.any():
+        raise InvalidRequest(f"{where}: got {literal[too_large][0]}; expected what {wanted} holds.")
+    return array
 
 
 def _exact(where: str, array: Array, wanted: np.dtype[Any]) -> Array:

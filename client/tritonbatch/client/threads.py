@@ -12,6 +12,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
+from tritonbatch.client.errors import Cancelled
 from tritonbatch.client.transport import finished
 
 T = TypeVar("T")
@@ -24,26 +25,35 @@ _on_cancel: contextvars.ContextVar[_Cancellation | None] = contextvars.ContextVa
 
 
 class _Cancellation:
-    """What to call to break off one job; called at once when the job was cancelled before it got there."""
+    """What to call to break off the exchange that one job is in; called at once when the job was cancelled before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._cancelled = False
-        self._breakers: list[Callable[[], None]] = []
+        self._breaker: Callable[[], object] | None = None
 
-    def add(self, breaker: Callable[[], None]) -> None:
+    def run(self, exchange: Callable[[], T], breaker: Callable[[], object]) -> T:
+        """Run *exchange*, which *breaker* breaks off; raises Cancelled where that has happened."""
         with self._lock:
-            self._breakers.append(breaker)
-            cancelled = self._cancelled
-        if cancelled:
-            breaker()
+            self._breaker = breaker
+            if self._cancelled:
+                breaker()
+        try:
+            return exchange()
+        except Exception as error:
+            if self._cancelled:
+                raise Cancelled("Cancelled: another attempt was answered first.") from error
+            raise
+        finally:
+            with self._lock:  # what it used, others may use from here on
+                self._breaker = None
 
     def cancel(self) -> None:
+        # Under the lock, so that no breaker is called after its exchange has ended.
         with self._lock:
             self._cancelled = True
-            breakers = tuple(self._breakers)
-        for breaker in breakers:
-            breaker()
+            if self._breaker is not None:
+                self._breaker()
 
 
 class Threads:
@@ -77,7 +87,7 @@ class Threads:
                     failed.set()
                     raise
 
-        others = [self._threads("split").submit(work) for _ in range(min(limit, len(jobs)) - 1)]
+        others = [self._submit("split", work) for _ in range(min(limit, len(jobs)) - 1)]
         try:
             work()
         finally:
@@ -98,10 +108,9 @@ class Threads:
             for _, cancellation in runs:
                 cancellation.cancel()
 
-    def cancellation(self) -> Callable[[Callable[[], None]], None] | None:
-        """Where to register what breaks the exchange that begins; None when nobody will."""
-        current = _on_cancel.get()
-        return None if current is None else current.add
+    def cancellation(self) -> _Cancellation | None:
+        """What the exchange that begins must run under, since somebody may break it off; None if nobody will."""
+        return _on_cancel.get()
 
     def close(self) -> None:
         """End the threads."""
@@ -121,7 +130,11 @@ class Threads:
             finally:
                 _on_cancel.reset(token)
 
-        return self._threads("hedge").submit(work), cancellation
+        return self._submit("hedge", work), cancellation
+
+    def _submit(self, purpose: str, work: Callable[[], T]) -> Future[T]:
+        # In the caller's context, so that a span begun there is the parent of those begun in the thread.
+        return self._threads(purpose).submit(contextvars.copy_context().run, work)
 
     def _threads(self, purpose: str) -> ThreadPoolExecutor:
         with self._making:

@@ -1,0 +1,272 @@
+"""What a client holds: nothing after it is closed, no more connections than allowed, and no time asleep."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+
+from tritonbatch.client import AsyncClient, Client, Connections, Protocol, Retry
+from tritonbatch.errors import RequestFailed
+from tritonbatch.server import EmbeddedServer
+
+TIMES = 1000
+ALLOWED = 8
+"""So many descriptors or threads may stay: gRPC keeps a few for the whole process."""
+
+
+def until(is_so: Callable[[], bool]) -> bool:
+    """Whether *is_so* became true within ten seconds."""
+    deadline = time.monotonic() + 10
+    while not is_so() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return is_so()
+
+
+def held() -> tuple[int, int]:
+    """The open descriptors and the threads of this process."""
+    gc.collect()
+    return len(os.listdir("/proc/self/fd")), psutil.Process().num_threads()  # noqa: PTH208 - only their number
+
+
+def url_of(server: EmbeddedServer, protocol: Protocol) -> str:
+    """The server's address for *protocol*."""
+    return server.grpc_url if protocol == "grpc" else server.http_url
+
+
+def sockets(server: EmbeddedServer) -> int:
+    """How many connections of this process to the server's HTTP port are open."""
+    connections = psutil.Process().net_connections("tcp")
+    return sum(
+        each.status == psutil.CONN_ESTABLISHED and bool(each.raddr) and each.raddr.port == server.ports.http
+        for each in connections
+    )
+
+
+def use_blocking(url: str, protocol: Protocol, times: int) -> None:
+    """Make a client, use it once and close it, many times."""
+    for _ in range(times):
+        with Client(url, protocol=protocol) as client:
+            assert client.ready()
+
+
+def use_awaiting(url: str, protocol: Protocol, times: int) -> None:
+    """As use_blocking, in one event loop."""
+
+    async def steps() -> None:
+        for _ in range(times):
+            async with AsyncClient(url, protocol=protocol) as client:
+                assert await client.ready()
+
+    asyncio.run(steps())
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("use", [use_blocking, use_awaiting])
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_thousand_clients_leave_nothing_behind(
+    client_server: EmbeddedServer, protocol: Protocol, use: Callable[[str, Protocol, int], None]
+) -> None:
+    """After a thousand clients as many descriptors are open, and as many threads there are, as after a few."""
+    url = url_of(client_server, protocol)
+    use(url, protocol, 3)
+    descriptors, threads = held()
+    use(url, protocol, TIMES)
+    assert until(lambda: held()[0] <= descriptors + ALLOWED), f"{held()[0]} descriptors, {descriptors} before"
+    assert until(lambda: held()[1] <= threads + ALLOWED), f"{held()[1]} threads, {threads} before"
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_closed_client_says_so(client_server: EmbeddedServer, protocol: Protocol) -> None:
+    """After close(), which may be called twice, a request fails with an error of ours that names the cause."""
+    url, x = url_of(client_server, protocol), {"x": np.ones((1, 1), np.float32)}
+
+    async def steps() -> None:
+        async with AsyncClient(url, protocol=protocol, retry=None) as client:
+            await client.infer("free", x)
+            await client.close()
+            with pytest.raises(RequestFailed, match="closed"):
+                await client.infer("free", x)
+
+    with Client(url, protocol=protocol, retry=None) as client:
+        client.infer("free", x)
+        client.close()
+        with pytest.raises(RequestFailed, match="closed"):
+            client.infer("free", x)
+    asyncio.run(steps())
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_the_threads_of_split_and_hedged_requests_end_with_the_client(
+    client_server: EmbeddedServer, protocol: Protocol
+) -> None:
+    """infer_many and hedging make threads; close() ends them, and an unused client has none."""
+
+    def ours() -> int:
+        return sum(thread.name.startswith("tritonbatch-") for thread in threading.enumerate())
+
+    assert until(lambda: ours() == 0)
+    x = np.ones((64, 1), np.float32)
+    with Client(url_of(client_server, protocol), protocol=protocol, retry=Retry(hedge_after_s=5.0)) as client:
+        client.contract("free")
+        assert ours() == 0
+        client.infer_many("free", {"x": x}, in_flight=4)
+        assert ours() > 0
+    assert until(lambda: ours() == 0)
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_many_threads_share_one_client(client_server: EmbeddedServer, protocol: Protocol) -> None:
+    """Each of 32 threads gets the answers to its own requests, of its own shapes."""
+    with Client(url_of(client_server, protocol), protocol=protocol) as client:
+
+        def work(number: int) -> None:
+            for size in range(1, 16):
+                x = np.full((1 + number % 8, size), number, np.float32)
+                got = client.infer("free", {"x": x})["y"]
+                assert got.tolist() == [[number * size]] * len(x)
+
+        with ThreadPoolExecutor(32) as pool:
+            for done in [pool.submit(work, number) for number in range(32)]:
+                done.result(timeout=60)
+
+
+@pytest.mark.triton
+def test_threads_stay_within_the_limit_of_connections(client_server: EmbeddedServer) -> None:
+    """With a limit of two, 16 threads have no more than two connections at any time, and all get their answers."""
+    others = sockets(client_server)
+    most = 0
+    with Client(client_server.http_url, connections=Connections(limit=2)) as client, ThreadPoolExecutor(16) as pool:
+
+        def work(number: int) -> float:
+            return float(client.infer("free", {"x": np.full((1, 2), number, np.float32)})["y"].item())
+
+        waiting = [pool.submit(work, number) for number in range(200)]
+        while not all(each.done() for each in waiting):
+            most = max(most, sockets(client_server) - others)
+        assert [each.result() for each in waiting] == [2 * number for number in range(200)]
+        assert sockets(client_server) - others <= 2
+    assert 1 <= most <= 2
+    assert until(lambda: sockets(client_server) == others)
+
+
+@pytest.mark.triton
+def test_tasks_stay_within_the_limit_of_connections(client_server: EmbeddedServer) -> None:
+    """As with threads."""
+    others = sockets(client_server)
+
+    async def steps() -> None:
+        async with AsyncClient(client_server.http_url, connections=Connections(limit=2)) as client:
+
+            async def work(number: int) -> float:
+                got = await client.infer("free", {"x": np.full((1, 2), number, np.float32)})
+                assert sockets(client_server) - others <= 2
+                return float(got["y"].item())
+
+            answers = await asyncio.gather(*[work(number) for number in range(50)])
+            assert answers == [2 * number for number in range(50)]
+
+    asyncio.run(steps())
+    assert until(lambda: sockets(client_server) == others)
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_ordinary_calls_never_sleep(
+    client_server: EmbeddedServer, protocol: Protocol, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No call waits by the clock: with sleep forbidden, requests, splits and hedges still work, in both kinds."""
+    x = {"x": np.ones((4, 1), np.float32)}
+    many = {"x": np.ones((64, 1), np.float32)}
+    url, hedging = url_of(client_server, protocol), Retry(hedge_after_s=5.0)
+
+    def forbidden(seconds: float, *_: Any) -> None:
+        raise AssertionError(f"slept {seconds} s")
+
+    async def steps() -> None:
+        async with AsyncClient(url, protocol=protocol, retry=hedging) as client:
+            with monkeypatch.context() as patch:
+                patch.setattr(asyncio, "sleep", forbidden)
+                assert (await client.infer("free", x))["y"].shape == (4, 1)
+                assert (await client.infer_many("free", many))["y"].shape == (64, 1)
+
+    with Client(url, protocol=protocol, retry=hedging) as client, monkeypatch.context() as patch:
+        patch.setattr(time, "sleep", forbidden)
+        assert client.infer("free", x)["y"].shape == (4, 1)
+        assert client.infer_many("free", many)["y"].shape == (64, 1)
+        assert client.send(client.request("free", x)).arrays()["y"].shape == (4, 1)
+    asyncio.run(steps())
+
+
+class OneAnswerServer:
+    """An HTTP server that promises to keep its connections, and closes each after one answer."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.url = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        body = b'{"name":"small","version":"1","extensions":[]}'
+        while True:
+            try:
+                connection, _ = self._listener.accept()
+            except OSError:
+                return
+            self.connections += 1
+            with connection:
+                connection.settimeout(10)
+                data = b""
+                while not data.endswith(b"\r\n\r\n") and (more := connection.recv(4096)):
+                    data += more
+                connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.fixture
+def one_answer() -> Iterator[OneAnswerServer]:
+    """A server whose kept connections are stale."""
+    running = OneAnswerServer()
+    yield running
+    running.close()
+
+
+@pytest.mark.parametrize("kind", ["blocking", "asyncio"])
+@pytest.mark.parametrize(("retry", "idle_s"), [(Retry(), 0.1), (None, 1.2)])
+def test_a_stale_connection_is_replaced_without_an_error(
+    one_answer: OneAnswerServer, kind: str, retry: Retry | None, idle_s: float
+) -> None:
+    """After idling for over a second this needs no retry; before, a retry hides it."""
+
+    async def steps() -> None:
+        async with AsyncClient(one_answer.url, retry=retry, timeout_s=20) as client:
+            assert (await client.server_metadata()).name == "small"
+            await asyncio.sleep(idle_s)
+            assert (await client.server_metadata()).name == "small"
+
+    if kind == "asyncio":
+        asyncio.run(steps())
+    else:
+        with Client(one_answer.url, retry=retry, timeout_s=20) as client:
+            assert client.server_metadata().name == "small"
+            time.sleep(idle_s)
+            assert client.server_metadata().name == "small"
+    assert one_answer.connections == 2
