@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tritonbatch.client import AsyncClient, Client
 from tritonbatch.server import EmbeddedServer
 
 CODE = Path(__file__).parent / "models" / "model.py"
@@ -73,3 +76,40 @@ def client_server(client_repository: Path) -> Iterator[EmbeddedServer]:
     """A Triton with all of `client_repository` loaded, which takes load and unload: put back what you unload."""
     with EmbeddedServer(client_repository, arguments=ANY_TIME) as running:
         yield running
+
+
+class Driven:
+    """An AsyncClient with the call style of a Client: each call runs to its end in one event loop of its own."""
+
+    def __init__(self, url: str, **options: Any) -> None:
+        self._runner = asyncio.Runner()
+        self._client = self._runner.run(self._made(url, options))
+
+    async def _made(self, url: str, options: dict[str, Any]) -> AsyncClient:
+        return AsyncClient(url, **options)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._client, name)
+        return (lambda *given, **named: self._runner.run(found(*given, **named))) if callable(found) else found
+
+    def end(self) -> None:
+        """Close the client and its loop."""
+        self._runner.run(self._client.close())
+        self._runner.close()
+
+
+@pytest.fixture(params=["http", "grpc", "http-async", "grpc-async"])
+def connect(request: pytest.FixtureRequest, client_server: EmbeddedServer) -> Iterator[Callable[..., Any]]:
+    """Makes clients of the server with one call style, once per protocol and kind; closes them in the end."""
+    protocol, _, kind = request.param.partition("-")
+    address = client_server.grpc_url if protocol == "grpc" else client_server.http_url
+    ends: list[Callable[[], None]] = []
+
+    def made(url: str = address, **options: Any) -> Any:
+        client: Any = (Driven if kind else Client)(url, protocol=protocol, **options)
+        ends.append(client.end if kind else client.close)
+        return client
+
+    yield made
+    for end in ends:
+        end()

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 from tritonbatch.client import (
-    AsyncClient,
-    Client,
     InvalidRequest,
     Options,
     Retry,
@@ -20,46 +17,8 @@ from tritonbatch.client import (
     TimedOut,
 )
 from tritonbatch.errors import InvalidInput
-from tritonbatch.server import EmbeddedServer
 
 pytestmark = pytest.mark.triton
-
-
-class Driven:
-    """An AsyncClient with the call style of a Client: each call runs to its end in one event loop of its own."""
-
-    def __init__(self, url: str, **options: Any) -> None:
-        self._runner = asyncio.Runner()
-        self._client = self._runner.run(self._made(url, options))
-
-    async def _made(self, url: str, options: dict[str, Any]) -> AsyncClient:
-        return AsyncClient(url, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
-        return (lambda *given, **named: self._runner.run(found(*given, **named))) if callable(found) else found
-
-    def end(self) -> None:
-        """Close the client and its loop."""
-        self._runner.run(self._client.close())
-        self._runner.close()
-
-
-@pytest.fixture(params=["http", "grpc", "http-async", "grpc-async"])
-def connect(request: pytest.FixtureRequest, client_server: EmbeddedServer) -> Iterator[Callable[..., Any]]:
-    """Makes clients of the server with one call style, once per protocol and kind; closes them in the end."""
-    protocol, _, kind = request.param.partition("-")
-    address = client_server.grpc_url if protocol == "grpc" else client_server.http_url
-    ends: list[Callable[[], None]] = []
-
-    def made(**options: Any) -> Any:
-        client: Any = (Driven if kind else Client)(address, protocol=protocol, **options)
-        ends.append(client.end if kind else client.close)
-        return client
-
-    yield made
-    for end in ends:
-        end()
 
 
 @pytest.fixture

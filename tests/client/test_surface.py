@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 import urllib.request
@@ -19,7 +18,6 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 
 from tritonbatch.client import (
     Answer,
-    AsyncClient,
     Client,
     Connections,
     Contract,
@@ -38,43 +36,6 @@ from tritonbatch.server import EmbeddedServer
 pytestmark = pytest.mark.triton
 
 X = np.array([[1.5], [2.5]], np.float32)
-
-
-class Driven:
-    """An AsyncClient with the call style of a Client: each call runs to its end in one event loop of its own."""
-
-    def __init__(self, url: str, **options: Any) -> None:
-        self._runner = asyncio.Runner()
-        self._client = self._runner.run(self._made(url, options))
-
-    async def _made(self, url: str, options: dict[str, Any]) -> AsyncClient:
-        return AsyncClient(url, **options)
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._client, name)
-        return (lambda *given, **named: self._runner.run(found(*given, **named))) if callable(found) else found
-
-    def end(self) -> None:
-        """Close the client and its loop."""
-        self._runner.run(self._client.close())
-        self._runner.close()
-
-
-@pytest.fixture(params=["http", "grpc", "http-async", "grpc-async"])
-def connect(request: pytest.FixtureRequest, client_server: EmbeddedServer) -> Iterator[Callable[..., Any]]:
-    """Makes clients of the server with one call style, once per protocol and kind; closes them in the end."""
-    protocol, _, kind = request.param.partition("-")
-    address = client_server.grpc_url if protocol == "grpc" else client_server.http_url
-    ends: list[Callable[[], None]] = []
-
-    def made(url: str = address, **options: Any) -> Any:
-        client: Any = (Driven if kind else Client)(url, protocol=protocol, **options)
-        ends.append(client.end if kind else client.close)
-        return client
-
-    yield made
-    for end in ends:
-        end()
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
@@ -153,8 +152,10 @@ class AsyncClient:
         whose shapes may differ, and the result is a list. *timeout_s* is for all of them together.
         """
         if isinstance(items, Mapping):
-            return await infer_rows(self._core, model, items, Sending(options, in_flight, timeout_s))
-        return await infer_items(self._core, model, items, Sending(options, in_flight, timeout_s))
+            return await infer_rows(
+                self._core, model, items, Sending(options, in_flight, self._core.deadline(timeout_s))
+            )
+        return await infer_items(self._core, model, items, Sending(options, in_flight, self._core.deadline(timeout_s)))
 
     async def request(
         self, model: str, inputs: Inputs, *, add_batch_axis: bool = False, options: Options = DEFAULT_OPTIONS
@@ -164,8 +165,7 @@ class AsyncClient:
 
     async def send(self, request: Request, *, timeout_s: float | None = None) -> Answer:
         """Send *request* and wait; the answer is decoded when asked for (``arrays()``, ``as_numpy(name)``)."""
-        budget_s = self._core.timeout_s if timeout_s is None else timeout_s
-        return await self._core.send(request, time.monotonic() + budget_s)
+        return await self._core.send(request, self._core.deadline(timeout_s))
 
 
 def _awaiting(protocol: Protocol, connections: Connections) -> Transport:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, overload
@@ -158,8 +157,12 @@ class Client:
         whose shapes may differ, and the result is a list. *timeout_s* is for all of them together.
         """
         if isinstance(items, Mapping):
-            return finished(infer_rows(self._core, model, items, Sending(options, in_flight, timeout_s)))
-        return finished(infer_items(self._core, model, items, Sending(options, in_flight, timeout_s)))
+            return finished(
+                infer_rows(self._core, model, items, Sending(options, in_flight, self._core.deadline(timeout_s)))
+            )
+        return finished(
+            infer_items(self._core, model, items, Sending(options, in_flight, self._core.deadline(timeout_s)))
+        )
 
     def request(
         self, model: str, inputs: Inputs, *, add_batch_axis: bool = False, options: Options = DEFAULT_OPTIONS
@@ -169,8 +172,7 @@ class Client:
 
     def send(self, request: Request, *, timeout_s: float | None = None) -> Answer:
         """Send *request* and wait; the answer is decoded when asked for (``arrays()``, ``as_numpy(name)``)."""
-        budget_s = self._core.timeout_s if timeout_s is None else timeout_s
-        return finished(self._core.send(request, time.monotonic() + budget_s))
+        return finished(self._core.send(request, self._core.deadline(timeout_s)))
 
 
 def language_of(protocol: Protocol) -> Language:

@@ -32,12 +32,12 @@ from tritonbatch.client.errors import (
     translated,
 )
 from tritonbatch.client.message import Answer, Call, Language, Reply, Request
-from tritonbatch.client.options import Options, Retry
+from tritonbatch.client.options import Options, Retry, seconds
 from tritonbatch.client.retry import RetryBudget, wait_before_retry
 from tritonbatch.client.tensors import Array, Inputs, checked
 from tritonbatch.client.tracing import Tracer, traced
 from tritonbatch.client.transport import Transport
-from tritonbatch.errors import RequestFailed
+from tritonbatch.errors import InvalidInput, RequestFailed
 
 log = logging.getLogger("tritonbatch.client")
 
@@ -71,7 +71,7 @@ class Core:
         tracer: Tracer | None,
     ) -> None:
         self.transport = transport
-        self.timeout_s = timeout_s
+        self.timeout_s = seconds(timeout_s)
         self.language = language
         self.balancer = Balancer(addresses)
         self._retry = retry
@@ -97,13 +97,13 @@ class Core:
         """The server's name, version and extensions."""
         return await self._ask("server_metadata")
 
-    async def metadata(self, model: str, version: str) -> ModelMetadataResponse:
+    async def metadata(self, model: str, version: str, deadline: float | None = None) -> ModelMetadataResponse:
         """The model's inputs and outputs as they travel."""
-        return await self._ask("metadata", model, version)
+        return await self._ask("metadata", model, version, deadline)
 
-    async def config(self, model: str, version: str) -> ModelConfig:
+    async def config(self, model: str, version: str, deadline: float | None = None) -> ModelConfig:
         """The configuration as the server completed it."""
-        return await self._ask("config", model, version)
+        return await self._ask("config", model, version, deadline)
 
     async def statistics(self, model: str, version: str) -> ModelStatistics:
         """The counters of the newest served version, summed over the endpoints."""
@@ -127,28 +127,37 @@ class Core:
 
     async def load(self, model: str, config: ModelConfig | None, timeout_s: float) -> None:
         """Load *model* on every endpoint."""
-        self.forget(model)
-        await self._ask_all("load", model, body=config, timeout_s=timeout_s)
+        if config is not None and not isinstance(config, ModelConfig):
+            raise InvalidInput(
+                f"The config is a {type(config).__name__}: expected tritonclient's ModelConfig, or None."
+            )
+        await self._change("load", model, config, timeout_s)
 
     async def unload(self, model: str, timeout_s: float) -> None:
         """Unload *model* on every endpoint."""
-        self.forget(model)
-        await self._ask_all("unload", model, timeout_s=timeout_s)
+        await self._change("unload", model, None, timeout_s)
 
-    async def contract(self, model: str, version: str) -> Contract:
+    async def _change(self, what: str, model: str, config: ModelConfig | None, timeout_s: float) -> None:
+        try:
+            await self._ask_all(what, model, body=config, timeout_s=timeout_s)
+        finally:
+            self.forget(model)  # last, so that no request of the meantime has learnt the old one again
+
+    async def contract(self, model: str, version: str, deadline: float | None = None) -> Contract:
         """What the model declares, asked for once."""
         known = self._contracts.get((model, version))
         if known is None:
-            known = contract(await self.metadata(model, version), await self.config(model, version))
+            metadata = await self.metadata(model, version, deadline)
+            known = contract(metadata, await self.config(model, version, deadline))
             self._contracts[model, version] = known
         return known
 
     def forget(self, model: str) -> None:
         """Ask again what *model* declares: it was, or may have been, replaced."""
-        for key in [key for key in self._contracts if key[0] == model]:
-            del self._contracts[key]
-        for kept in [kept for kept in self._templates if kept[0] == model]:
-            self._templates.pop(kept, None)
+        for known in (self._contracts, self._templates):
+            for key in list(known):  # at once: other threads add and forget as well
+                if key[0] == model:
+                    known.pop(key, None)
 
     async def request(
         self, model: str, inputs: Inputs, options: Options, *, add_batch_axis: bool = False, keep: bool = True
@@ -188,13 +197,22 @@ class Core:
         write = self.language.bind(template.writer, arrays, keep=keep)
         return Request(model, template.rows, options, write, template.takes_queue_timeout, template.repeatable)
 
+    def deadline(self, timeout_s: float | None) -> float:
+        """When a call that begins now must have ended, in monotonic seconds; *timeout_s* None takes the client's.
+
+        Raises:
+            InvalidInput: *timeout_s* is no finite number.
+        """
+        return time.monotonic() + (self.timeout_s if timeout_s is None else seconds(timeout_s))
+
     async def infer(
         self, model: str, inputs: Inputs, options: Options, timeout_s: float | None, *, add_batch_axis: bool
     ) -> dict[str, Array]:
         """One request from arrays to arrays, within one deadline."""
-        deadline = time.monotonic() + (self.timeout_s if timeout_s is None else timeout_s)
+        deadline = self.deadline(timeout_s)
         request = None if add_batch_axis else self._from_template(model, inputs, options, keep=False)
         if request is None:
+            await self.contract(model, options.version, deadline)
             request = await self.request(model, inputs, options, add_batch_axis=add_batch_axis, keep=False)
         answer = await self.send(request, deadline)
         arrays = answer.arrays()
@@ -284,18 +302,18 @@ class Core:
         except (*FOREIGN, *MALFORMED) as error:
             raise translated(error, address, model) from error
 
-    async def _ask(self, what: str, model: str = "", version: str = "") -> Any:
+    async def _ask(self, what: str, model: str = "", version: str = "", deadline: float | None = None) -> Any:
         """Ask whichever endpoint answers."""
-        call, deadline = self.language.ask(what, model, version), time.monotonic() + self.timeout_s
+        call, until = self.language.ask(what, model, version), self.deadline(None) if deadline is None else deadline
         return await self._retried(
-            lambda endpoint: self._ask_one(endpoint.address, call, what, model, deadline - time.monotonic()), deadline
+            lambda endpoint: self._ask_one(endpoint.address, call, what, model, until - time.monotonic()), until
         )
 
     async def _ask_all(
         self, what: str, model: str, version: str = "", body: Any = None, timeout_s: float | None = None
     ) -> list[Any]:
         call = self.language.ask(what, model, version, body)
-        timeout_s = self.timeout_s if timeout_s is None else timeout_s
+        timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
         endpoints = self.balancer.endpoints
         return [await self._ask_one(endpoint.address, call, what, model, timeout_s) for endpoint in endpoints]
 
@@ -309,7 +327,7 @@ def _check_outputs(known: Contract, options: Options) -> None:
 
 def _signature(model: str, inputs: Inputs, options: Options) -> Any:
     """What the written form of a request depends on beside its data and id, or None when it must be written anew."""
-    if options.parameters:
+    if options.parameters or (type(inputs) is not dict and not isinstance(inputs, Mapping)):
         return None
     parts: list[Any] = [model, options.version, options.priority, options.outputs]
     for name, array in inputs.items():

@@ -132,6 +132,11 @@ _NEXT_STEP: tuple[tuple[str, str], ...] = (
 )
 
 
+def closed() -> InvalidRequest:
+    """What a closed client answers."""
+    return InvalidRequest("This client is closed: make another one, or call it within its with block.")
+
+
 @contextmanager
 def mapped_errors(address: str, model: str = "") -> Iterator[None]:
     """Turn whatever tritonclient, gRPC or the sockets raise inside into one of this module's errors."""

@@ -10,6 +10,7 @@ from typing import Any
 
 import grpc
 
+from tritonbatch.client.errors import closed
 from tritonbatch.client.grpc_language import SERVICE
 from tritonbatch.client.message import Call, Reply
 from tritonbatch.client.options import Connections
@@ -47,7 +48,7 @@ class _Channels:
     def _made(self, address: str, method: str) -> Any:
         with self._making:
             if self._closed:
-                raise ConnectionAbortedError("the client is closed")
+                raise closed()
             if address not in self._channels:
                 self._channels[address] = self._connect(address, options=CHANNEL)
             return self._calls.setdefault((address, method), self._channels[address].unary_unary(SERVICE + method))

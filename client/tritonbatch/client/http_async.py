@@ -7,6 +7,7 @@ from collections import defaultdict
 
 from geventhttpclient.response import HTTPParseError
 
+from tritonbatch.client.errors import closed
 from tritonbatch.client.http_wire import ReplyParser, RequestWriter
 from tritonbatch.client.message import Buffer, Call, Reply
 from tritonbatch.client.options import Connections
@@ -56,7 +57,7 @@ class AsyncHttp(Tasks):
 
     async def _take(self, address: str, writer: RequestWriter) -> _Connection:
         if self._closed:
-            raise ConnectionAbortedError("the client is closed")
+            raise closed()
         idle = self._idle[address]
         while idle:
             connection = idle.pop()

@@ -14,6 +14,7 @@ from collections import defaultdict
 from functools import partial
 from select import select
 
+from tritonbatch.client.errors import closed
 from tritonbatch.client.http_wire import ReplyParser, RequestWriter
 from tritonbatch.client.message import Buffer, Call, Reply
 from tritonbatch.client.options import Connections
@@ -34,10 +35,13 @@ class BlockingHttp(Threads):
         self._connections = connections
         self._pools: defaultdict[str, _Pool] = defaultdict(_Pool)
         self._writers: dict[str, RequestWriter] = {}
+        self._closed = False
         self._context = ssl_context(connections.tls) if connections.tls else None
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply."""
+        if self._closed:
+            raise closed()
         deadline = time.monotonic() + timeout_s
         writer = self._writers.get(address)
         if writer is None:
@@ -66,7 +70,8 @@ class BlockingHttp(Threads):
     def close(self) -> None:
         """Close every connection; those under way are closed when their request ends."""
         super().close()
-        for pool in self._pools.values():
+        self._closed = True
+        for pool in list(self._pools.values()):
             pool.close()
 
 
@@ -128,7 +133,7 @@ class _Pool:
                 if not self._changed.wait(_left(deadline)):
                     raise TimeoutError("no connection became free")
             if self._closed:
-                raise ConnectionAbortedError("the client is closed")
+                raise closed()
             if self._idle:
                 return self._idle.pop()
             self._open += 1

@@ -78,7 +78,7 @@ class HttpLanguage:
         _check(reply)
         if reply.json_bytes is None:  # outputs in shared memory leave nothing but JSON
             return _Layout(json.loads(bytes(reply.body))).answer(b"")
-        view = memoryview(reply.body)
+        view = memoryview(reply.body).toreadonly()  # as over gRPC, whose bytes nobody may change
         start = bytes(view[: reply.json_bytes])
         layout = self._layouts.get(start)
         if layout is None:

@@ -22,16 +22,16 @@ Item = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Sending:
-    """How many requests to have under way, and the deadline of all of them together."""
+    """How many requests to have under way, and the *deadline* (monotonic seconds) of all of them together."""
 
     options: Options
     in_flight: int
-    timeout_s: float | None
+    deadline: float
 
 
 async def infer_rows(core: Core, model: str, inputs: Inputs, sending: Sending) -> dict[str, Array]:
     """Send arrays of any number of rows in requests of at most ``max_batch_size``; outputs in the rows' order."""
-    known = await _batching(core, model, sending.options)
+    known = await _batching(core, model, sending)
     check_names(known, inputs)
     arrays = {name: converted(known.model, known.inputs[name], value) for name, value in inputs.items()}
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
@@ -48,7 +48,7 @@ async def infer_rows(core: Core, model: str, inputs: Inputs, sending: Sending) -
 
 async def infer_items(core: Core, model: str, items: Iterable[Item], sending: Sending) -> list[dict[str, Array]]:
     """Send single items, neighbours of one shape together in batches of at most ``max_batch_size``."""
-    known = await _batching(core, model, sending.options)
+    known = await _batching(core, model, sending)
     if not isinstance(items, Iterable) or isinstance(items, (np.ndarray, str, bytes)):
         raise InvalidRequest(
             f"Model {model}: got {type(items).__name__} as items; expected a sequence of mappings, or one mapping of "
@@ -70,8 +70,8 @@ async def infer_items(core: Core, model: str, items: Iterable[Item], sending: Se
     return results
 
 
-async def _batching(core: Core, model: str, options: Options) -> Contract:
-    known = await core.contract(model, options.version)
+async def _batching(core: Core, model: str, sending: Sending) -> Contract:
+    known = await core.contract(model, sending.options.version, sending.deadline)
     if known.max_batch_size == 0:
         raise InvalidRequest(f"Model {model} has max_batch_size 0, so there is no batch axis to split; use infer.")
     return known
@@ -84,12 +84,11 @@ async def _send_all(
         raise InvalidInput(
             f"in_flight is {sending.in_flight}: expected how many requests to have under way, 1 or more."
         )
-    deadline = time.monotonic() + (core.timeout_s if sending.timeout_s is None else sending.timeout_s)
 
     def job(part: Inputs, span: tuple[int, int]) -> Callable[[], Coroutine[Any, Any, dict[str, Array]]]:
         async def send() -> dict[str, Array]:
             try:
-                left_s = deadline - time.monotonic()
+                left_s = sending.deadline - time.monotonic()
                 return await core.infer(model, part, sending.options, left_s, add_batch_axis=False)
             except RequestFailed as error:
                 error.add_note(f"in the request of items {span[0]} to {span[1] - 1}")

@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from numbers import Real
 from pathlib import Path
 from typing import Literal
 
+from tritonbatch.errors import InvalidInput
+
 Protocol = Literal["http", "grpc"]
 Parameter = bool | int | float | str
+_NAME, _VALUE = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+"), re.compile(r"[\t\x20-\x7e]*")
+
+
+RESERVED = {
+    "priority": "set Options(priority=…)",
+    "timeout": "it is what is left of timeout_s, where the model allows it",
+    "binary_data_output": "tensors always travel as binary data",
+    **dict.fromkeys(("sequence_id", "sequence_start", "sequence_end"), "sequences are not supported"),
+}
+"""Names of parameters that Triton reads itself, and what to do instead."""
+LONGEST_S = 86400.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +42,21 @@ class Options:
     parameters: Mapping[str, Parameter] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
-        """Take a list of outputs, or the name of one, for what it means."""
+        """Take a list of outputs, or the name of one, for what it means; refuse what cannot be sent."""
         outputs = (self.outputs,) if isinstance(self.outputs, str) else tuple(self.outputs)
         object.__setattr__(self, "outputs", outputs)
+        for name in ("version", "request_id"):
+            if not isinstance(value := getattr(self, name), str):
+                raise InvalidInput(f"The {name} is {value!r}: expected text, as {str(value)!r}.")
+        if type(self.priority) is not int or not 0 <= self.priority < 2**32:
+            raise InvalidInput(
+                f"The priority is {self.priority!r}: expected an integer, 0 for the default or 1 and up."
+            )
+        for name, value in self.parameters.items():
+            if name in RESERVED:
+                raise InvalidInput(f"The parameter {name!r} is Triton's own: expected another name; {RESERVED[name]}.")
+            if not isinstance(value, (bool, int, float, str)) or (type(value) is int and not -(2**63) <= value < 2**63):
+                raise InvalidInput(f"The parameter {name!r} is {value!r}: expected bool, int, float or str.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +75,15 @@ class Retry:
     longest_wait_s: float = 1.0
     budget_ratio: float = 0.1
     hedge_after_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        if self.attempts < 1:
+            raise InvalidInput(f"The attempts are {self.attempts}: expected 1 or more; retry=None sends once.")
+        for name in ("first_wait_s", "longest_wait_s", "budget_ratio", "hedge_after_s"):
+            value = getattr(self, name)
+            if value is not None and not 0 <= value < math.inf:
+                raise InvalidInput(f"{name} is {value!r}: expected a finite number, 0 or more.")
 
 
 NO_RETRY = Retry(attempts=1)
@@ -77,3 +114,24 @@ class Connections:
     limit: int = 64
     tls: Tls | None = None
     headers: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a limit below 1, and headers that would not stay one line each."""
+        if self.limit < 1:
+            raise InvalidInput(f"The limit of connections is {self.limit}: expected 1 or more.")
+        for name, value in self.headers.items():
+            if not _NAME.fullmatch(name) or not _VALUE.fullmatch(value):
+                raise InvalidInput(
+                    f"The header {name!r}: {value!r} cannot be sent: expected one line of printable ASCII."
+                )
+
+
+def seconds(timeout_s: float) -> float:
+    """*timeout_s*, at most a day.
+
+    Raises:
+        InvalidInput: it is no finite number.
+    """
+    if not isinstance(timeout_s, Real) or not math.isfinite(timeout_s):
+        raise InvalidInput(f"The timeout is {timeout_s!r}: expected seconds, a finite number.")
+    return min(float(timeout_s), LONGEST_S)
