@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -27,7 +28,7 @@ pytestmark = pytest.mark.triton
 LOAD = Load(name="brisk", rate_per_s=400, requests=300, seed=5)
 
 
-def ignore(done: int) -> None:
+def ignore(live: Mapping[str, float]) -> None:
     """Nobody looks at the progress."""
 
 
@@ -42,7 +43,7 @@ def test_every_arrival_is_sent_answered_and_recorded(
     server: EmbeddedServer, tmp_path: Path, protocol: str, client_batch: int
 ) -> None:
     """All 300 arrivals of the seed are in the records, and the server counted as many rows (padding included)."""
-    seen: list[int] = []
+    seen: list[Mapping[str, float]] = []
     with Client(server.http_url) as client:
         before = client.settled_statistics("linear")
         run_locust(drive(server, protocol=protocol, client_batch=client_batch), LOAD, tmp_path, seen.append)
@@ -55,7 +56,10 @@ def test_every_arrival_is_sent_answered_and_recorded(
     assert (records.batch == client_batch).all()
     sent_rows = -(-300 // client_batch) * client_batch
     assert sum(e.batch_size * e.count for e in executions) == sent_rows
-    assert seen == sorted(seen)
+    finished = [live["finished"] for live in seen]
+    assert finished == sorted(finished)
+    assert finished[-1] == sent_rows
+    assert seen[-1]["outstanding"] == seen[-1]["failed"] == 0
     summary = json.loads((tmp_path / "records.json").read_text())
     assert (summary["complete"], summary["finished"], summary["load"], summary["loop"]) == (True, 300, "brisk", "open")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["records.json", "records.parquet"]
@@ -129,11 +133,12 @@ def test_a_run_that_takes_too_long_is_stopped(
     """Past its limit Locust is stopped although it goes on reporting, and the message names the limit and the log."""
     monkeypatch.setattr(generator, "START_S", -55.0)
     monkeypatch.setattr(generator, "DRAIN_S", 0.0)
-    seen: list[int] = []
+    seen: list[Mapping[str, float]] = []
     with pytest.raises(TritonbatchError, match=r"did not end within 5 s; its log is .*locust\.log"):
         run_locust(drive(server), Load(name="l", rate_per_s=2, requests=120, seed=1), tmp_path, seen.append)
     assert seen, "it was running"
-    assert [p.pid for p in psutil.Process().children(recursive=True) if "locust" in " ".join(p.cmdline())] == []
+    running = [each for each in psutil.Process().children(recursive=True) if each.status() != psutil.STATUS_ZOMBIE]
+    assert [each.pid for each in running if "locust" in " ".join(each.cmdline())] == []
 
 
 def test_where_nothing_listens_the_run_says_so(tmp_path: Path) -> None:

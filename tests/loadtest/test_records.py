@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tritonbatch.errors import InvalidInput
@@ -28,6 +28,7 @@ def sample(rows: int, seed: int = 0) -> Records:
     return records
 
 
+@settings(deadline=None)
 @given(st.integers(1, 300), st.integers(0, 100))
 def test_what_is_written_is_what_is_read(tmp_path_factory: pytest.TempPathFactory, rows: int, seed: int) -> None:
     """Every column survives Parquet, and no temporary file stays."""

@@ -13,7 +13,20 @@ from types import FrameType
 import typer
 from rich.console import Console
 
-from tritonbatch.cli import batch, compare, demo, diff, export, lint, report, rollback, serve, tensorrt_verb
+from tritonbatch.cli import (
+    batch,
+    compare,
+    demo,
+    diff,
+    export,
+    gate,
+    lint,
+    load,
+    report,
+    rollback,
+    serve,
+    tensorrt_verb,
+)
 from tritonbatch.errors import TritonbatchError
 
 app = typer.Typer(
@@ -37,6 +50,8 @@ app.command(name="diff")(diff.diff)
 app.command(name="tensorrt")(tensorrt_verb.tensorrt)
 app.command(name="serve")(serve.serve)
 app.command(name="compare")(compare.compare)
+app.command(name="load")(load.load)
+app.command(name="gate")(gate.gate)
 app.command(name="report")(report.report)
 app.command(name="batch")(batch.batch)
 app.command(name="demo")(demo.demo)

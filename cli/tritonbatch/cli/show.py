@@ -6,8 +6,12 @@ from pathlib import Path
 
 from rich.console import Console
 
-from tritonbatch.observe.read import read_comparison
+from tritonbatch.loadtest.folder import read_json, run_folder
+from tritonbatch.loadtest.mixes import classes
+from tritonbatch.observe.read import read_comparison, statistics_of
+from tritonbatch.observe.split import means_from_statistics
 from tritonbatch.report.page import write_page
+from tritonbatch.report.run_notes import run_notes
 from tritonbatch.report.table import gains_table, results_tables
 from tritonbatch.report.verdict import verdicts
 
@@ -36,3 +40,23 @@ def show_comparison(folder: Path, page: Path, console: Console) -> None:
         verdicts=found,
     )
     console.print(f"\nPage     {page}\nRecords  {folder / 'runs'}", highlight=False, soft_wrap=True)
+
+
+def show_runs(folder: Path, console: Console) -> None:
+    """Print what the runs of a load in *folder* showed, and what must be known to read it.
+
+    Raises:
+        InvalidInput: the folder holds no finished run.
+    """
+    comparison = read_comparison(folder)
+    for table in results_tables(comparison.measurements):
+        console.print(table)
+    text = str(comparison.manifest.get("classes") or "")
+    for measurement in comparison.measurements:
+        run = run_folder(folder, measurement.model, measurement.load.name, measurement.variant)
+        records = comparison.records[measurement.model, measurement.load.name, measurement.variant]
+        means = means_from_statistics(records, *statistics_of(run))
+        generator = read_json(run / "records.json")
+        for note in run_notes(measurement, records, generator, means, classes(text) if text else None):
+            console.print(f"- {note}", markup=False, highlight=False)
+    console.print(f"\nRecords  {folder / 'runs'}", highlight=False, soft_wrap=True)

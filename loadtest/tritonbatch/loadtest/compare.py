@@ -7,10 +7,8 @@ server at an address, as it is configured. What the numbers mean is decided else
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +17,15 @@ from tritonbatch.errors import InvalidInput
 from tritonbatch.loadtest.arrivals import schedule
 from tritonbatch.loadtest.calibrate import service_times
 from tritonbatch.loadtest.folder import run_folder, write_json
-from tritonbatch.loadtest.generator import Drive, run_locust
+from tritonbatch.loadtest.generator import Drive
+from tritonbatch.loadtest.one_run import one_run, run_manifest
 from tritonbatch.loadtest.plan import Load, chosen_loads, given_loads
 from tritonbatch.loadtest.samples import load_samples, sample_batches
 from tritonbatch.loadtest.serving import Serving
 from tritonbatch.repository.variants import caller_batch, is_static
-from tritonbatch.server.machine import machine
 
 Progress = Callable[[str, int, int], None]
 """``progress(what, done, total)``: what is going on, and how much of it is done."""
-
-VERSIONED = ("tritonbatch", "tritonclient", "locust", "onnxruntime", "numpy", "grpcio", "gevent")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,53 +119,27 @@ def _run(
     progress: Progress,
 ) -> None:
     model, what = subject.model, f"{variant}: {subject.model} {load.name} at {load.rate_per_s:,.0f}/s"
-    run = run_folder(folder, model, load.name, variant)
-    run.mkdir(parents=True, exist_ok=True)
     config = client.config(model)
-    batch = caller_batch(variant, config.max_batch_size)
-    _warm_up(client, subject, {batch, config.max_batch_size or 1})
     drive = Drive(
         url=client.url,
         protocol=client.protocol,
         model=model,
         variant=variant,
-        client_batch=batch,
+        client_batch=caller_batch(variant, config.max_batch_size),
         samples=subject.samples,
     )
     progress(what, 0, load.requests)
-    before = client.settled_statistics(model)
-    run_locust(drive, load, run, lambda done: progress(what, done, load.requests))
-    after = client.settled_statistics(model)
-    write_json(run / "server.json", {"before": before, "after": after, "config": config})
+    run = run_folder(folder, model, load.name, variant)
+    one_run(run, client, drive, load, lambda live: progress(what, int(live["finished"]), load.requests))
 
 
-def _warm_up(client: Client, subject: Subject, sizes: set[int]) -> None:
-    """Run every size twice before the counters are read: first executions allocate and are never typical."""
-    for size in sorted(sizes):
-        request = client.request(subject.model, _inputs(client, subject, size))
-        for _ in range(2):
-            client.send(request)
-
-
-def _inputs(client: Client, subject: Subject, rows: int) -> dict[str, Any]:
+def _inputs(client: Client, subject: Subject, rows: int) -> Mapping[str, Any]:
     return sample_batches(client, subject.model, rows, subject.samples)[0]
 
 
 def _manifest(subjects: Sequence[Subject], variants: Sequence[str], traffic: Traffic) -> dict[str, Any]:
     return {
-        "complete": False,
-        "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": machine(),
-        "versions": {name: version(name) for name in VERSIONED if _installed(name)},
-        "seed": traffic.seed,
-        "protocol": traffic.protocol,
+        **run_manifest(traffic.seed, traffic.protocol),
         "variants": list(variants),
         "subjects": [dataclasses.asdict(subject) for subject in subjects],
     }
-
-
-def _installed(package: str) -> bool:
-    try:
-        return bool(version(package))
-    except ImportError:
-        return False

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import select
+import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from tritonbatch.errors import InvalidInput, TritonbatchError
 from tritonbatch.loadtest.plan import Load
+
+OnProgress = Callable[[Mapping[str, float]], None]
 
 START_S = 30.0
 DRAIN_S = 120.0
@@ -28,6 +32,11 @@ class Drive:
     variant: str
     client_batch: int
     samples: Path | None
+    processes: int = 1
+    pattern: str = ""
+    mix: str = ""
+    classes: str = ""
+    request_ids: str = ""
 
 
 def scenario(name: str) -> Path:
@@ -37,10 +46,10 @@ def scenario(name: str) -> Path:
     return installed if installed.exists() else package.parents[1] / "scenarios" / f"{name}.py"
 
 
-def run_locust(drive: Drive, load: Load, folder: Path, on_progress: Callable[[int], None]) -> None:
-    """Play *load* through Locust and leave ``records.parquet`` and ``records.json`` in *folder*.
+def run_locust(drive: Drive, load: Load, folder: Path, on_progress: OnProgress) -> None:
+    """Play *load* through Locust and leave its records and ``records.json`` in *folder*.
 
-    *on_progress* is told how many requests have finished. Whatever happens here, Locust is stopped.
+    *on_progress* is told what the live view shows (see `live.py`). Whatever happens here, Locust is stopped.
 
     Raises:
         TritonbatchError: Locust failed or wrote no records; the message holds its last line.
@@ -66,7 +75,7 @@ def run_locust(drive: Drive, load: Load, folder: Path, on_progress: Callable[[in
         finally:
             os.close(reader)
             _stop(process)
-    if process.returncode or not (folder / "records.parquet").exists():
+    if process.returncode or not list(folder.glob("records*.parquet")):
         raise _failure(process.returncode, log)
     log.unlink()
 
@@ -89,8 +98,12 @@ def _command(drive: Drive, load: Load, folder: Path, progress: int) -> list[str]
         "--variant": drive.variant,
         "--client-batch": drive.client_batch,
         "--samples": drive.samples or "",
+        "--pattern": drive.pattern,
+        "--mix": drive.mix,
+        "--classes": drive.classes,
+        "--request-ids": drive.request_ids,
         "--load-name": load.name,
-        "--arrivals": load.process,
+        "--arrivals": "poisson" if drive.pattern else load.process,  # a pattern takes its place
         "--rate": load.rate_per_s,
         "--requests": load.requests,
         "--seed": load.seed,
@@ -101,7 +114,8 @@ def _command(drive: Drive, load: Load, folder: Path, progress: int) -> list[str]
     flags = [f"{name}={value}" for name, value in options.items()]
     quiet = [
         "--headless",
-        "--users=1",
+        f"--users={drive.processes}",
+        *([f"--processes={drive.processes}", *_master_port()] if drive.processes > 1 else []),
         "--only-summary",
         "--loglevel=WARNING",
         "--exit-code-on-error=0",
@@ -110,8 +124,16 @@ def _command(drive: Drive, load: Load, folder: Path, progress: int) -> list[str]
     return [sys.executable, "-m", "locust", "-f", str(scenario("open_loop")), *quiet, *flags]
 
 
-def _follow(reader: int, on_progress: Callable[[int], None], deadline: float) -> None:
-    """Pass on the counts that Locust writes, until it closes its end; TimeoutError at *deadline* (monotonic)."""
+def _master_port() -> list[str]:
+    """A port of its own for Locust's master, so that several runs do not meet."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return ["--master-bind-host=127.0.0.1", f"--master-bind-port={port}", f"--master-port={port}"]
+
+
+def _follow(reader: int, on_progress: OnProgress, deadline: float) -> None:
+    """Pass on what the live view writes, until it closes its end; TimeoutError at *deadline* (monotonic)."""
     rest = b""
     while True:
         ready, _, _ = select.select([reader], [], [], max(0.0, deadline - time.monotonic()))
@@ -122,7 +144,7 @@ def _follow(reader: int, on_progress: Callable[[int], None], deadline: float) ->
             return
         *lines, rest = (rest + chunk).split(b"\n")
         if lines:
-            on_progress(int(lines[-1]))
+            on_progress(json.loads(lines[-1]))
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

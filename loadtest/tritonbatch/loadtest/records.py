@@ -1,9 +1,9 @@
 """One flat record per request, columnar, the same whoever produced it; every statistic is a fold over records.
 
-Times are nanoseconds since the start of the run on one monotonic clock. ``intended_ns`` is when the arrival process
-said that the request should start, ``sent_ns`` when it was handed to the transport, ``done_ns`` when its answer was
-complete. A static batch sends many requests together: each keeps its own ``intended_ns``, and ``batch`` is the size
-of the client-side batch that carried it (1 when it travelled alone).
+Times are nanoseconds since the start of the run on one monotonic clock, the same start for all workers.
+``intended_ns`` is when the arrival process said that the request should start, ``sent_ns`` when it was handed to the
+transport, ``done_ns`` when its answer was complete. A static batch sends many requests together: each keeps its own
+``intended_ns`` and ``rows``, and ``batch`` is the rows of the request that carried it.
 """
 
 from __future__ import annotations
@@ -18,35 +18,34 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tritonbatch.errors import InvalidInput
+from tritonbatch.loadtest.record_files import (
+    CHUNK_ROWS,
+    COLUMNS,
+    OK,
+    SCHEMA,
+    STATUSES,
+    Chunk,
+    Names,
+    chunks_of,
+    iterate,
+)
 from tritonbatch.whole_file import whole_file
 
-STATUSES = ("unfinished", "ok", "rejected", "timeout", "failed")
-"""What became of a request; the index in this tuple is the code in the ``status`` column in memory."""
+__all__ = ["OK", "SCHEMA", "STATUSES", "Records", "iterate", "read_records", "record_batch", "write_records"]
 
-OK = STATUSES.index("ok")
-
-SCHEMA = pa.schema(
-    [
-        ("run", pa.dictionary(pa.int16(), pa.string())),
-        ("model", pa.dictionary(pa.int16(), pa.string())),
-        ("variant", pa.dictionary(pa.int16(), pa.string())),
-        ("priority", pa.uint8()),
-        ("batch", pa.uint32()),
-        ("intended_ns", pa.int64()),
-        ("sent_ns", pa.int64()),
-        ("done_ns", pa.int64()),
-        ("status", pa.dictionary(pa.int16(), pa.string())),
-    ]
-)
-
-Column = npt.NDArray[Any]
+PARQUET: dict[str, Any] = {
+    "compression": "zstd",
+    # Few different values each; for times and numbers of arrivals a dictionary would only cost.
+    "use_dictionary": ["run", "model", "variant", "worker", "priority", "rows", "batch", "status"],
+}
 
 
 @dataclass(slots=True)
 class Records:
     """The requests of one run, one array per column, row *i* being the *i*-th arrival.
 
-    ``sent_ns`` and ``done_ns`` are -1 where that moment was never reached.
+    ``sent_ns`` and ``done_ns`` are -1 where that moment was never reached. ``sequence`` is the number of the arrival in
+    the whole run, unique over all workers; ``worker`` who sent it, 0 when there was one; ``rows`` what it stands for.
     """
 
     run: str
@@ -55,17 +54,23 @@ class Records:
     intended_ns: npt.NDArray[np.int64]
     sent_ns: npt.NDArray[np.int64] = field(init=False)
     done_ns: npt.NDArray[np.int64] = field(init=False)
+    worker: npt.NDArray[np.uint16] = field(init=False)
+    sequence: npt.NDArray[np.int64] = field(init=False)
+    rows: npt.NDArray[np.uint32] = field(init=False)
     batch: npt.NDArray[np.uint32] = field(init=False)
     priority: npt.NDArray[np.uint8] = field(init=False)
     status: npt.NDArray[np.uint8] = field(init=False)
 
     def __post_init__(self) -> None:
-        rows = len(self.intended_ns)
-        self.sent_ns = np.full(rows, -1, np.int64)
-        self.done_ns = np.full(rows, -1, np.int64)
-        self.batch = np.ones(rows, np.uint32)
-        self.priority = np.zeros(rows, np.uint8)
-        self.status = np.zeros(rows, np.uint8)
+        count = len(self.intended_ns)
+        self.sent_ns = np.full(count, -1, np.int64)
+        self.done_ns = np.full(count, -1, np.int64)
+        self.worker = np.zeros(count, np.uint16)
+        self.sequence = np.arange(count, dtype=np.int64)
+        self.rows = np.ones(count, np.uint32)
+        self.batch = np.ones(count, np.uint32)
+        self.priority = np.zeros(count, np.uint8)
+        self.status = np.zeros(count, np.uint8)
 
     def __len__(self) -> int:
         return len(self.intended_ns)
@@ -73,58 +78,62 @@ class Records:
 
 def write_records(records: Records, path: Path) -> None:
     """Write *records* as Parquet, whole or not at all (a temporary file is renamed into place)."""
-    rows = len(records)
-    table = pa.table(
-        {
-            "run": _constant(records.run, rows),
-            "model": _constant(records.model, rows),
-            "variant": _constant(records.variant, rows),
-            "priority": records.priority,
-            "batch": records.batch,
-            "intended_ns": records.intended_ns,
-            "sent_ns": records.sent_ns,
-            "done_ns": records.done_ns,
-            "status": pa.DictionaryArray.from_arrays(records.status.astype(np.int16), list(STATUSES)),
-        },
-        schema=SCHEMA,
-    )
+    table = pa.Table.from_batches([record_batch(records)])
     with whole_file(path) as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+        pq.write_table(table, temporary, row_group_size=CHUNK_ROWS, **PARQUET)
 
 
-def read_records(path: Path) -> Records:
-    """Read what :func:`write_records` wrote.
+def record_batch(records: Records) -> pa.RecordBatch:
+    """*records* as Arrow, in the order and types of SCHEMA; numbers are not copied."""
+    count = len(records)
+    names = [_constant(name, count) for name in (records.run, records.model, records.variant)]
+    status = pa.DictionaryArray.from_arrays(records.status.astype(np.int16), list(STATUSES))
+    numbers = [pa.array(getattr(records, name), SCHEMA.field(name).type) for name in COLUMNS[:-1]]
+    return pa.RecordBatch.from_arrays([*names, *numbers, status], schema=SCHEMA)
+
+
+def read_records(path: Path, *, partial: bool = False) -> Records:
+    """Read one run: a file, or a folder with ``records.parquet`` or the ``records-*.parquet`` of several workers.
+
+    Sorted by ``intended_ns``, then ``sequence``. With *partial*, files that a run left unfinished are read as far as
+    they go; without it they are refused, as figures that lack a part of the requests would look like good ones.
 
     Raises:
-        InvalidInput: the file is missing, is not Parquet, or lacks a column.
+        InvalidInput: a file is missing, not Parquet, cut short or lacks a column; there are no records; or the files
+            are of different runs, or hold the same arrival twice.
     """
-    try:
-        table = pq.read_table(path, schema=None)
-        first = table.slice(0, 1).to_pylist()
-        columns = {name: table.column(name) for name in SCHEMA.names}
-    except (OSError, pa.ArrowInvalid, KeyError) as error:
-        raise InvalidInput(
-            f"Cannot read records from {path}: {error}; expected a file that `compare` wrote."
-        ) from error
-    if not first:
-        raise InvalidInput(f"{path} holds no records; expected at least one request; run `compare` again.")
-    head = first[0]
-    records = Records(head["run"], head["model"], head["variant"], _numbers(columns["intended_ns"]))
-    records.sent_ns, records.done_ns = _numbers(columns["sent_ns"]), _numbers(columns["done_ns"])
-    records.batch, records.priority = _numbers(columns["batch"]), _numbers(columns["priority"])
-    records.status = _codes(columns["status"])
+    chunks: list[Chunk] = []
+    names: Names | None = None
+    for names, chunk in chunks_of(path, COLUMNS, partial=partial):  # noqa: B007 - all are equal, the last is kept
+        chunks.append(chunk)
+    if names is None or not any(len(chunk["status"]) for chunk in chunks):
+        raise InvalidInput(f"{path} holds no records; expected at least one request; run the load test again.")
+    records = Records(*names, np.empty(0, np.int64))
+    for name in COLUMNS:  # column by column, so that one of them at most is in memory twice
+        setattr(records, name, np.concatenate([chunk.pop(name) for chunk in chunks]))
+    _sort(records)
+    if len(chunks) > 1:
+        _check_unique(records, path)
     return records
 
 
-def _constant(text: str, rows: int) -> pa.Array[Any]:
-    return pa.DictionaryArray.from_arrays(np.zeros(rows, np.int16), [text])
+def _sort(records: Records) -> None:
+    gaps = np.diff(records.intended_ns)
+    if (gaps > 0).all() or ((gaps >= 0).all() and (np.diff(records.sequence) > 0).all()):
+        return
+    order = np.lexsort((records.sequence, records.intended_ns))
+    for name in COLUMNS:
+        setattr(records, name, getattr(records, name)[order])
 
 
-def _numbers(column: pa.ChunkedArray[Any]) -> Column:
-    return column.to_numpy()
+def _check_unique(records: Records, path: Path) -> None:
+    ordered = np.sort(records.sequence)
+    if (again := np.flatnonzero(np.diff(ordered) == 0)).size:
+        raise InvalidInput(
+            f"{path} holds the arrival {ordered[again[0]]} twice: expected each once; "
+            "the folder mixes files of different runs."
+        )
 
 
-def _codes(column: pa.ChunkedArray[Any]) -> npt.NDArray[np.uint8]:
-    names = column.cast(pa.string()).to_pylist()
-    code = {name: index for index, name in enumerate(STATUSES)}
-    return np.array([code[str(name)] for name in names], np.uint8)
+def _constant(text: str, count: int) -> pa.Array[Any]:
+    return pa.DictionaryArray.from_arrays(np.zeros(count, np.int16), [text])

@@ -1,7 +1,10 @@
-"""The inputs that a load generator sends: real rows from a file, or made up from what the model declares."""
+"""The inputs that a load generator sends: rows from a file or a function, or made up from what the model declares."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable, Iterable, Mapping
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -9,17 +12,20 @@ import numpy as np
 import numpy.typing as npt
 
 from tritonbatch.client import Client
-from tritonbatch.client.tensors import random_inputs
+from tritonbatch.client.tensors import checked, random_inputs
 from tritonbatch.errors import InvalidInput
 
 Batch = dict[str, npt.NDArray[Any]]
+Make = Callable[[np.random.Generator, int], Mapping[str, npt.ArrayLike]]
+"""``make(rng, rows)`` makes inputs of that many rows."""
+Samples = Path | Make | None
 
 POOL = 64
 """Distinct rows that are prepared before a run and sent in turn."""
 
 
-def sample_batches(client: Client, model: str, rows: int, samples: Path | None) -> list[Batch]:
-    """Batches of *rows* rows to send in turn: from the .npz file *samples*, or made up from the model's metadata.
+def sample_batches(client: Client, model: str, rows: int, samples: Samples) -> list[Mapping[str, Any]]:
+    """Batches of *rows* rows to send in turn: from an .npz or .jsonl file, a function, or the model's metadata.
 
     Raises:
         InvalidInput: the file cannot be read, is empty, or its arrays differ in length.
@@ -27,10 +33,55 @@ def sample_batches(client: Client, model: str, rows: int, samples: Path | None) 
     if samples is None:
         rng, metadata = np.random.default_rng(0), client.metadata(model)
         return [random_inputs(metadata, rows, rng) for _ in range(max(1, POOL // rows))]
+    if not isinstance(samples, Path):
+        rng = np.random.default_rng(0)
+        return [samples(rng, rows) for _ in range(max(1, POOL // rows))]
+    if samples.suffix == ".jsonl":
+        known = client.contract(model)
+        items = load_items(samples)
+        ready = [checked(known, item, add_batch_axis=True)[1] for item in items]
+        return _batched(ready[:POOL], rows)
     arrays = load_samples(samples)
     length = len(next(iter(arrays.values())))
     take = [np.arange(start * rows, (start + 1) * rows) % length for start in range(max(1, min(POOL, length) // rows))]
     return [{name: array[index] for name, array in arrays.items()} for index in take]
+
+
+def load_items(samples: Path) -> list[dict[str, Any]]:
+    """Read single items, whose shapes may differ, from a .jsonl file: an object per line with a key per input.
+
+    Raises:
+        InvalidInput: the file cannot be read, is empty, or a line is no JSON object.
+    """
+    items = []
+    try:
+        for number, line in enumerate(samples.read_text(encoding="utf-8").splitlines(), start=1):
+            if line.strip():
+                items.append(json.loads(line))
+                if not isinstance(items[-1], dict):
+                    raise InvalidInput(f"{samples}, line {number}: expected a JSON object with a key for every input.")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidInput(f"Cannot read the samples {samples}: {error}; expected JSON lines.") from error
+    except json.JSONDecodeError as error:
+        raise InvalidInput(f"{samples}, line {number}: {error}; expected a JSON object per line.") from error
+    if not items:
+        raise InvalidInput(f"The samples {samples} are empty: expected a JSON object per line.")
+    return items
+
+
+def _batched(items: Iterable[Batch], rows: int) -> list[Mapping[str, Any]]:
+    """Batches of *rows* items of one shape each; a shape with too few repeats them."""
+
+    def shapes(item: Batch) -> str:
+        return str([(name, array.shape) for name, array in sorted(item.items())])
+
+    batches: list[Mapping[str, Any]] = []
+    for _, group in groupby(sorted(items, key=shapes), key=shapes):
+        alike = list(group)
+        for first in range(0, max(1, len(alike) // rows) * rows, rows):
+            chosen = [alike[(first + offset) % len(alike)] for offset in range(rows)]
+            batches.append({name: np.concatenate([each[name] for each in chosen]) for name in chosen[0]})
+    return batches
 
 
 def load_samples(samples: Path) -> Batch:

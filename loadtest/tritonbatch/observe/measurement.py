@@ -31,7 +31,7 @@ class Measurement:
     """One variant of one model under one load.
 
     ``latency`` counts from the intended start, ``raw_latency`` from the moment of sending. ``throughput_per_s`` is
-    successful requests over the time from the first intended start to the last completion. ``queue_ms`` is the
+    answered rows over the time from the first intended start to the last completion. ``queue_ms`` is the
     server's mean wait per request, from arrival at the scheduler to the start of the execution.
     """
 
@@ -79,12 +79,12 @@ def errors_of(records: Records) -> dict[str, int]:
 
 
 def throughput_of(records: Records) -> tuple[float, float]:
-    """Successful requests per second, and the seconds from first intended start to last completion."""
+    """Rows answered per second, and the seconds from first intended start to last completion."""
     good = records.status == OK
     if not good.any():
         return 0.0, 0.0
     duration_s = float(records.done_ns[good].max() - records.intended_ns.min()) / 1e9
-    return float(good.sum()) / duration_s, duration_s
+    return float(records.rows[good].sum()) / duration_s, duration_s
 
 
 def service_curve(measurements: Iterable[Measurement]) -> dict[int, float]:

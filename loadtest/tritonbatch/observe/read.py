@@ -58,12 +58,28 @@ def _order(measurement: Measurement, models: list[str], variants: list[str]) -> 
     return place(measurement.model, models), measurement.load.rate_per_s, place(measurement.variant, variants)
 
 
-def _read_run(run: Path) -> tuple[Measurement, Records, str]:
-    records = read_records(run / "records.parquet")
-    generator, server = read_json(run / "records.json"), read_json(run / "server.json")
+def statistics_of(run: Path) -> tuple[ModelStatistics, ModelStatistics]:
+    """The model's statistics before and after the run in this folder.
+
+    Raises:
+        InvalidInput: they are missing or damaged.
+    """
+    server = read_json(run / "server.json")
     try:
-        before = json_format.ParseDict(server["before"], ModelStatistics(), ignore_unknown_fields=True)
-        after = json_format.ParseDict(server["after"], ModelStatistics(), ignore_unknown_fields=True)
+        before, after = (
+            json_format.ParseDict(server[name], ModelStatistics(), ignore_unknown_fields=True)
+            for name in ("before", "after")
+        )
+    except (KeyError, TypeError, json_format.ParseError) as error:
+        raise InvalidInput(f"{run} is damaged ({error}): expected what `tritonbatch compare` wrote.") from error
+    return before, after
+
+
+def _read_run(run: Path) -> tuple[Measurement, Records, str]:
+    records = read_records(run)
+    generator, server = read_json(run / "records.json"), read_json(run / "server.json")
+    before, after = statistics_of(run)
+    try:
         config = json_format.ParseDict(server["config"], ModelConfig(), ignore_unknown_fields=True)
         measurement = _measure(records, generator, before, after, config)
     except (KeyError, TypeError, json_format.ParseError) as error:

@@ -1,0 +1,110 @@
+"""``tritonbatch load``: one load on a running Triton, watched live, with the server's truth beside it."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from tritonbatch.cli.live import Watching
+from tritonbatch.cli.options import new_run_folder
+from tritonbatch.cli.show import show_runs
+from tritonbatch.client import Client, Protocol, Unreachable
+from tritonbatch.errors import InvalidInput
+from tritonbatch.loadtest.folder import run_folder, write_json
+from tritonbatch.loadtest.generator import Drive
+from tritonbatch.loadtest.one_run import load_of, one_run, run_manifest
+
+PATTERN = "poisson:rate=100,seconds=10"
+
+
+def load(
+    model: Annotated[str, typer.Option(help="The model's name on the server.")],
+    url: Annotated[str, typer.Option(help="HOST:PORT of Triton.")] = "localhost:8000",
+    pattern: Annotated[
+        str,
+        typer.Option(
+            help="When requests arrive: constant, poisson, onoff, mmpp, ramp, step, sine, trace:FILE; "
+            "or a closed loop, closed:users=16,seconds=10."
+        ),
+    ] = PATTERN,
+    protocol: Annotated[str, typer.Option(help="http or grpc.")] = "http",
+    processes: Annotated[int, typer.Option(help="Locust workers on this machine that share the load.")] = 1,
+    mix: Annotated[str, typer.Option(help="Sizes of requests and their shares, as 1:0.8,8:0.2.")] = "",
+    classes: Annotated[str, typer.Option(help="Priorities and shares, as interactive=1:0.7,bulk=2:0.3.")] = "",
+    client_batch: Annotated[int, typer.Option(help="Static batching: send full batches of this size.")] = 1,
+    samples: Annotated[
+        Path | None, typer.Option(help="An .npz or .jsonl with rows for every input; random by default.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of arrivals, sizes and priorities.")] = 1,
+    repeats: Annotated[int, typer.Option(help="How many runs; their spread is the noise.")] = 1,
+    output: Annotated[Path | None, typer.Option(help="Where to leave the records; runs/… by default.")] = None,
+) -> None:
+    """Load a running Triton, open or closed loop, and report what its clients and its server saw.
+
+    Latency counts from the intended start of each request. The folder left behind is what `tritonbatch report` and
+    `tritonbatch gate` read.
+
+    Examples:
+    [bold]tritonbatch load --model ranking_mlp --pattern poisson:rate=500,seconds=30[/]
+
+    [bold]tritonbatch load --url gpu-1:8001 --protocol grpc --model resnet50 --pattern ramp:from=50,to=800,seconds=60[/]
+    """
+    drive = _checked(model, url, protocol, processes, client_batch)
+    drive = dataclasses.replace(drive, pattern=pattern, mix=mix, classes=classes, samples=samples)
+    if repeats < 1:
+        raise InvalidInput(f"--repeats is {repeats}: expected 1 or more.")
+    names = ["load"] if repeats == 1 else [f"load {number}" for number in range(1, repeats + 1)]
+    planned = [load_of(pattern, name, seed + number) for number, name in enumerate(names)]
+    folder, console = output or new_run_folder("load"), Console()
+    if (folder / "manifest.json").exists():
+        raise InvalidInput(f"{folder} already holds a run: expected a new or empty folder; choose another.")
+    with Client(url, protocol=drive_protocol(protocol)) as client:
+        if not client.ready():
+            raise Unreachable(f"No Triton is ready at {url} over {protocol}: check address, port and protocol.")
+        if not client.ready(model):
+            raise InvalidInput(f"Model {model} is not ready at {url}: expected one that is loaded; check its name.")
+        folder.mkdir(parents=True, exist_ok=True)
+        manifest = {
+            **run_manifest(seed, protocol),
+            "server": client.server_metadata(),
+            "variants": ["served"],
+            "subjects": [{"model": model, "samples": str(samples) if samples else None}],
+            "classes": classes,
+        }
+        write_json(folder / "manifest.json", manifest)
+        for each in planned:
+            with Watching(console, client, drive, each) as watching:
+                one_run(run_folder(folder, model, each.name, "served"), client, drive, each, watching)
+        write_json(folder / "manifest.json", {**manifest, "complete": True})
+    show_runs(folder, console)
+
+
+def drive_protocol(protocol: str) -> Protocol:
+    """*protocol* checked.
+
+    Raises:
+        InvalidInput: it is neither.
+    """
+    if protocol not in {"http", "grpc"}:
+        raise InvalidInput(f"The protocol is {protocol!r}: expected http or grpc.")
+    return "grpc" if protocol == "grpc" else "http"
+
+
+def _checked(model: str, url: str, protocol: str, processes: int, client_batch: int) -> Drive:
+    drive_protocol(protocol)
+    for flag, number in (("--processes", processes), ("--client-batch", client_batch)):
+        if number < 1:
+            raise InvalidInput(f"{flag} is {number}: expected 1 or more.")
+    return Drive(
+        url=url,
+        protocol=protocol,
+        model=model,
+        variant="served",
+        client_batch=client_batch,
+        samples=None,
+        processes=processes,
+    )
