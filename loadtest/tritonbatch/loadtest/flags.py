@@ -41,6 +41,10 @@ def add_flags(parser: LocustArgumentParser) -> None:
     group.add_argument("--metrics-port", type=int, default=0, help="serve the generator's own Prometheus metrics there")
 
 
+DEFAULTS = {"pattern": "", "client_batch": 1, "mix": "", "classes": ""}
+"""Of the options that a scenario may set; given on the command line, the user's own hold."""
+
+
 def check(options: Any) -> None:
     """Refuse what cannot be before anything is connected.
 

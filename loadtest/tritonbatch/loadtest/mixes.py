@@ -57,11 +57,15 @@ class Mix:
 
 @dataclass(frozen=True, slots=True)
 class Classes:
-    """Named classes of requests, the priority of each and its share of the requests; the shares sum to 1."""
+    """Named classes of requests: the priority of each, its share of the requests and the rows that one brings.
+
+    The shares sum to 1; rows 0 leaves them as they are.
+    """
 
     names: tuple[str, ...]
     priorities: tuple[int, ...]
     shares: tuple[float, ...]
+    rows: tuple[int, ...] = ()
 
     def name_of(self, priority: int) -> str:
         """The class with this *priority*, or the number as text when no class has it."""
@@ -83,6 +87,8 @@ def mix(text: str) -> Mix:
 def classes(text: str) -> Classes:
     """Read ``NAME=PRIORITY:WEIGHT,...``, for example ``interactive=1:0.7,bulk=2:0.3``; weights need not sum to 1.
 
+    ``NAME=PRIORITYxROWS:WEIGHT`` also says how many rows each request of the class brings, as ``bulk=2x8:0.3``.
+
     Raises:
         InvalidInput: a name or priority that is missing or given twice, or a weight that is not above 0.
     """
@@ -92,10 +98,12 @@ def classes(text: str) -> Classes:
     if not all(names) or not all(equals for _, equals, _ in split):
         raise _mistake(what, "name no class in one part: expected NAME=PRIORITY:WEIGHT", CLASSES_EXAMPLE)
     pairs = [_pair(rest, what, CLASSES_EXAMPLE) for _, _, rest in split]
-    priorities = [_whole(number, range(MOST_PRIORITY + 1), what, CLASSES_EXAMPLE) for number, _ in pairs]
+    levels = [number.partition("x") for number, _ in pairs]
+    priorities = [_whole(level, range(MOST_PRIORITY + 1), what, CLASSES_EXAMPLE) for level, _, _ in levels]
+    rows = [_whole(size, range(1, MOST_ROWS + 1), what, CLASSES_EXAMPLE) if sign else 0 for _, sign, size in levels]
     _once(names, what, CLASSES_EXAMPLE)
     _once(priorities, what, CLASSES_EXAMPLE)  # records keep the number, so equal numbers could not be told apart
-    return Classes(tuple(names), tuple(priorities), _shares([weight for _, weight in pairs]))
+    return Classes(tuple(names), tuple(priorities), _shares([weight for _, weight in pairs]), tuple(rows))
 
 
 def with_batches(arrivals: Arrivals, batches: Mix, seed: int) -> Arrivals:
@@ -109,13 +117,17 @@ def with_batches(arrivals: Arrivals, batches: Mix, seed: int) -> Arrivals:
 
 
 def with_classes(arrivals: Arrivals, kinds: Classes, seed: int) -> Arrivals:
-    """*arrivals* with priorities drawn from *kinds*; everything else stays.
+    """*arrivals* with priorities drawn from *kinds*, and the rows that a class brings; everything else stays.
 
     Raises:
         InvalidInput: the seed is negative.
     """
     drawn = _draw(kinds.priorities, kinds.shares, len(arrivals), stream(seed, CLASS_STREAM))
-    return replace(arrivals, priority=drawn.astype(np.uint8))
+    rows = arrivals.rows.copy()
+    for priority, size in zip(kinds.priorities, kinds.rows, strict=False):
+        if size:
+            rows[drawn == priority] = size
+    return replace(arrivals, priority=drawn.astype(np.uint8), rows=rows)
 
 
 def _draw(

@@ -17,15 +17,16 @@ rounds); the records are the result.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import gevent
 import numpy as np
 from locust import User, events, task
 from locust.exception import StopUser
-from locust.runners import MasterRunner
+from locust.runners import MasterRunner, WorkerRunner
 
 from tritonbatch.client import Client, Connections, Request
 from tritonbatch.client.options import Options
@@ -47,11 +48,14 @@ START_DELAY_NS = 50_000_000
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _enlist(environment: Any, **_: Any) -> None:
-    if environment.parsed_options is None or not any(
-        issubclass(kind, OpenLoopUser) for kind in environment.user_classes
-    ):
+    options = environment.parsed_options
+    kinds = [kind for kind in environment.user_classes if issubclass(kind, OpenLoopUser)]
+    if options is None or not kinds:
         return
-    path = Path(environment.parsed_options.records)
+    for name, value in kinds[0].defaults.items():
+        if getattr(options, name) == flags.DEFAULTS[name]:
+            setattr(options, name, value)
+    path = Path(options.records)
 
     def finish(outcome: crew.Outcome) -> None:
         summary = merged(list(outcome.summaries.values()), outcome.lost)
@@ -78,30 +82,40 @@ class OpenLoopUser(User):
     """Plays the whole load once, then ends the run; its options are on Locust's command line.
 
     *samples* in a subclass takes the place of ``--samples``: a file, or a function of a random generator and a number
-    of rows that makes inputs.
+    of rows that makes inputs. *defaults* takes the place of the defaults of the options, by name.
     """
 
     abstract = True
     samples: Samples = None
+    defaults: ClassVar[Mapping[str, Any]] = {}
+
+    def phases(self, options: Any) -> list[Any]:
+        """The options of each load to play, one after the other; several need records of their own."""
+        return [options]
 
     def on_start(self) -> None:
         """Connect, learn the model and prepare the requests, so that nothing of it falls into the run."""
-        self._requests: list[Request] = []
+        self._phases: list[Any] = []
         if getattr(self.environment, "tritonbatch_playing", False):
             return  # one plays for the whole process
         self.environment.tritonbatch_playing = True
         try:
-            self._prepare(self.environment.parsed_options)
+            flags.check(self.environment.parsed_options)
+            self._phases = self.phases(self.environment.parsed_options)
+            if len(self._phases) > 1 and isinstance(self.environment.runner, WorkerRunner):
+                raise InvalidInput("Several loads one after the other run in one process: leave --processes out.")
+            self._prepare(self._phases[0])
         except TritonbatchError as error:
+            self._phases = []
             self._give_up(error)
 
     def _prepare(self, options: Any) -> None:
-        flags.check(options)
+        self._requests: list[Request] = []
         self._traffic = traffic_of(options)
         prepare_grpc(options.protocol)
         self._connections = Connections(limit=options.cap)
         self._client = Client(
-            str(self.host or options.host or "").removeprefix("http://").rstrip("/"),
+            str(options.host or self.host or "").removeprefix("http://").rstrip("/"),
             protocol=options.protocol,
             timeout_s=options.drain_s + 60,
             retry=None,  # a refusal is a result here
@@ -118,12 +132,18 @@ class OpenLoopUser(User):
     @task
     def run_schedule(self) -> None:
         """Play this process's part, write the records, end the run."""
-        if not self._requests:
+        if not self._phases:
             raise StopUser
         try:
-            self._play(self.environment.parsed_options, crew.wait_for_share(self.environment))
+            for number, options in enumerate(self._phases):
+                if number:
+                    self._prepare(options)
+                self._play(options, crew.wait_for_share(self.environment))
         except TritonbatchError as error:
             self._give_up(error)
+        else:
+            if not isinstance(self.environment.runner, WorkerRunner):
+                end(self.environment)
         raise StopUser
 
     def _play(self, options: Any, share: crew.Share) -> None:
@@ -165,7 +185,6 @@ class OpenLoopUser(User):
         summary = summary_of(options, records, load.facts())
         if not crew.report(self.environment, share, summary, path):
             write_json(path.with_suffix(".json"), summary)
-            end(self.environment)
 
     def _give_up(self, error: TritonbatchError) -> None:
         summary = {"error": str(error), "exit_code": error.exit_code}

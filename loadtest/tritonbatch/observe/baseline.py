@@ -62,37 +62,42 @@ def read_runs(folders: Sequence[Path]) -> list[Run]:
     """The runs in *folders*: each holds records, or folders below it do, each a repeat.
 
     Raises:
-        InvalidInput: there is none in a folder, one cannot be read, or they differ in model or load.
+        InvalidInput: there is none in a folder, one cannot be read, or they differ in model, variant or load.
     """
     found = [run for folder in folders for run in _run_folders(folder)]
     if twice := sorted({str(run) for run in found if found.count(run) > 1}):
         raise InvalidInput(f"The run {twice[0]} is named twice: expected different repeats; name each once.")
     runs = [_read_run(run) for run in found]
-    check_comparable([run.facts for run in runs], [run.name for run in runs])
+    check_comparable([run.facts for run in runs], [run.name for run in runs], ("variant", *MUST_AGREE))
     return runs
 
 
-def check_comparable(facts: Sequence[Mapping[str, Any]], names: Sequence[str]) -> None:
-    """Check that runs are of one model under one load.
+def check_comparable(
+    facts: Sequence[Mapping[str, Any]], names: Sequence[str], agree: Sequence[str] = MUST_AGREE
+) -> None:
+    """Check that runs are of one model under one load: that they *agree*, and have the same arrival rate.
 
     Raises:
         InvalidInput: two differ; names both.
     """
     for other, name in zip(facts[1:], names[1:], strict=True):
-        for fact in MUST_AGREE:
-            first, second = facts[0].get(fact), other.get(fact)
-            if first is not None and second is not None and first != second:
-                raise InvalidInput(
-                    f"{names[0]} and {name} cannot be compared: {fact} is {first} in one and {second} in the other; "
-                    "expected repeats of one model under one load; name the folder of one such run each."
-                )
-        rates = facts[0].get("rate_per_s"), other.get("rate_per_s")
-        # In a closed loop the rate is a result.
-        if None not in rates and other.get("loop") != "closed" and abs(rates[0] - rates[1]) > SAME_RATE * rates[0]:
+        if difference := _difference(facts[0], other, agree):
             raise InvalidInput(
-                f"{names[0]} and {name} cannot be compared: {rates[0]:g}/s in one and {rates[1]:g}/s in the other; "
-                "expected repeats under the same arrival rate; name the folder of one such run each."
+                f"{names[0]} and {name} cannot be compared: {difference}; expected repeats of one model under one "
+                "load; name the folder of one such run each."
             )
+
+
+def _difference(one: Mapping[str, Any], other: Mapping[str, Any], agree: Sequence[str]) -> str:
+    for fact in agree:
+        first, second = one.get(fact), other.get(fact)
+        if first is not None and second is not None and first != second:
+            return f"{fact} is {first} in one and {second} in the other"
+    rate, other_rate = float(one.get("rate_per_s") or 0), float(other.get("rate_per_s") or 0)
+    # In a closed loop the rate is a result.
+    if rate and other_rate and other.get("loop") != "closed" and abs(rate - other_rate) > SAME_RATE * rate:
+        return f"{rate:g}/s arrive in one and {other_rate:g}/s in the other"
+    return ""
 
 
 def summary(run: Run, seed: int = 0) -> RunSummary:

@@ -83,16 +83,22 @@ def check(runs: Sequence[Records], objective: Objective, drop: int = 0) -> Check
 
 
 def judge(records: Records, objectives: Sequence[Objective]) -> Judgement:
-    """Judge one run: without its warm-up, and missed when its backlog or latency grows, whatever the quantiles say."""
+    """Judge one run, without its warm-up.
+
+    It is missed when its backlog grows, whatever the quantiles say: they would be worse after a longer run. When only
+    the latency grows, which a disturbance does as well, it cannot be met, but is undecided and to be repeated.
+    """
     steady = steadiness(records)
     checks = tuple(check([records], objective, steady.warm_up.drop) for objective in objectives)
     outcomes = {each.outcome for each in checks}
-    sentence = " ".join(each.sentence for each in checks)
-    if steady.state == "growing" or "fails" in outcomes:
-        growing = f" {steady.sentence}" if steady.state == "growing" else ""
-        return Judgement(outcome="missed", checks=checks, steadiness=steady, sentence=sentence + growing)
-    undecided = "undecided" in outcomes
-    return Judgement(outcome="undecided" if undecided else "met", checks=checks, steadiness=steady, sentence=sentence)
+    grows = steady.state in {"backlog grows", "latency grows"}
+    sentence = " ".join([*(each.sentence for each in checks), *([steady.sentence] if grows else [])])
+    outcome: Literal["met", "missed", "undecided"] = "met"
+    if steady.state == "backlog grows" or "fails" in outcomes:
+        outcome = "missed"
+    elif grows or "undecided" in outcomes:
+        outcome = "undecided"
+    return Judgement(outcome=outcome, checks=checks, steadiness=steady, sentence=sentence)
 
 
 def latency_or_infinite(records: Records) -> Floats:

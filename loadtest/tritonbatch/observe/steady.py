@@ -32,6 +32,7 @@ RISING = 2.326
 BACKLOG_MATTERS, LEAST_BACKLOG = 0.01, 5
 LATENCY_MATTERS = 0.5
 
+State = Literal["steady", "backlog grows", "latency grows", "unknown"]
 Floats = npt.NDArray[np.float64]
 
 
@@ -51,7 +52,7 @@ class Steadiness:
     part of its median the median latency rose. ``state`` is unknown when too few requests are left to tell.
     """
 
-    state: Literal["steady", "growing", "unknown"]
+    state: State
     warm_up: WarmUp
     arrivals_per_s: float
     answers_per_s: float
@@ -127,17 +128,21 @@ def _judged(
     backlog_rises = backlog_rises and more >= max(LEAST_BACKLOG, BACKLOG_MATTERS * len(intended))
     arrivals, answers = float(arrived[-1] - arrived[0]) / seconds, float(answered[-1] - answered[0]) / seconds
     growth = backlog_slope * WINDOWS / seconds
+    state: State
     if backlog_rises:
+        state = "backlog grows"
         sentence = (
             f"Not steady: the backlog grows by {growth:,.3g} requests/s, "
             f"as {arrivals:,.4g}/s arrive and {answers:,.4g}/s are answered."
         )
     elif latency_rises and latency_growth > LATENCY_MATTERS:
+        state = "latency grows"
         sentence = f"Not steady: the median latency grows by {latency_growth:.0%} of itself over the run."
     else:
+        state = "steady"
         sentence = f"Steady: {arrivals:,.4g} requests/s arrive, and neither backlog nor latency grows."
     return Steadiness(
-        state="growing" if sentence.startswith("Not") else "steady",
+        state=state,
         warm_up=found,
         arrivals_per_s=arrivals,
         answers_per_s=answers,
