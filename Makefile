@@ -9,7 +9,7 @@ STAMP := .venv/.installed
 # GPU=1 takes onnxruntime-gpu and TensorRT instead of the CPU build of ONNX Runtime.
 EXTRAS := $(if $(GPU),gpu,cpu),models,dev
 
-.PHONY: help setup system demo test bench-client format clean
+.PHONY: help setup system demo test bench-client bench-generator format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ test: setup  ## Lint, type-check and run every test
 
 bench-client: setup  ## CPU per call of the client beside raw tritonclient, paired in one run
 	@$(BIN)/python3 benchmarks/client_cpu.py
+
+bench-generator: setup  ## The load generator beside perf_analyzer: CPU per request, agreement, schedule error
+	@$(BIN)/python3 benchmarks/generator.py
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff format .

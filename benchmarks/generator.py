@@ -16,13 +16,11 @@ import json
 import math
 import os
 import platform
-import socket
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -42,7 +40,7 @@ from tritonbatch.client import Protocol
 from tritonbatch.errors import TritonbatchError
 from tritonbatch.loadtest.generator import Drive, run_locust
 from tritonbatch.loadtest.plan import Load
-from tritonbatch.loadtest.records import read_records
+from tritonbatch.loadtest.records import OK, read_records
 from tritonbatch.models.model import TensorSpec
 from tritonbatch.repository.config import Instances, config_text, onnx_config
 from tritonbatch.server import EmbeddedServer
@@ -135,55 +133,34 @@ def _doubling() -> onnx.ModelProto:
 
 
 def run_ours(url: str, protocol: Protocol, model: str, *, concurrency: int, seconds: float, processes: int) -> Result:
-    """Load *model* with *concurrency* Locust users in a closed loop, *processes* of them sharing the users.
+    """Load *model* in a closed loop of *concurrency* users, *processes* Locust workers sharing them.
 
-    All figures are of a window of *seconds* after the start; CPU is of every process in it, the master included.
-
-    Raises:
-        TritonbatchError: Locust failed or did not end in time.
+    CPU is of the generators while they play, without their start-up; of several, the master's is not in it.
     """
     with tempfile.TemporaryDirectory() as folder:
-        users = [f"--users={concurrency}", "--spawn-rate=1000", "--headless", "--only-summary"]
-        target = [f"--host={url}", f"--protocol={protocol}", f"--model={model}", f"--window-s={seconds}"]
-        several = [f"--processes={processes}", *_master_port()] if processes > 1 else []
-        file = ["-f", str(HERE / "closed_loop.py"), f"--folder={folder}", "--loglevel=WARNING"]
-        _locust([sys.executable, "-m", "locust", *file, *users, *target, *several], seconds + START_S)
-        windows = [json.loads(path.read_text()) for path in Path(folder).glob("*.json")]
-    if len(windows) != processes + (processes > 1):
-        raise TritonbatchError(
-            f"Of {processes} Locust processes (and a master, if several) {len(windows)} wrote figures."
+        drive = Drive(
+            url=url,
+            protocol=protocol,
+            model=model,
+            variant=model,
+            client_batch=1,
+            samples=None,
+            processes=processes,
+            pattern=f"closed:users={concurrency},seconds={seconds:g}",
         )
-    return folded(windows)
-
-
-def _master_port() -> list[str]:
-    """A port of its own for Locust's master, so that it meets no other run."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return ["--master-bind-host=127.0.0.1", f"--master-bind-port={port}", f"--master-port={port}"]
-
-
-def _locust(command: list[str], limit_s: float) -> None:
-    try:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=limit_s, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise TritonbatchError(f"Locust did not end within {limit_s:.0f} s.") from error
-    if result.returncode:
-        raise TritonbatchError(f"Locust failed with exit code {result.returncode}: {result.stderr[-500:]}")
-
-
-def folded(windows: Sequence[dict[str, object]]) -> Result:
-    """One result from what each process saw: *windows* with ``cpu_s``, ``window_s`` and ``latencies_ns``."""
-    latencies_ms = np.concatenate([np.asarray(window["latencies_ns"], np.float64) for window in windows]) / 1e6
+        load = Load(name="closed", rate_per_s=1.0, requests=round(seconds), seed=1, loop="closed")
+        run_locust(drive, load, Path(folder), lambda _: None)
+        records = read_records(Path(folder))
+        cpu_s = float(json.loads((Path(folder) / "records.json").read_text())["generator_cpu_s"])
+    latencies_ms = (records.done_ns - records.sent_ns)[records.status == OK] / 1e6
     p50_ms, p95_ms, p99_ms = (float(q) for q in np.quantile(latencies_ms, (0.5, 0.95, 0.99)))
     return Result(
-        throughput_per_s=len(latencies_ms) / statistics.mean(float(str(window["window_s"])) for window in windows),
+        throughput_per_s=len(latencies_ms) / seconds,
         p50_ms=p50_ms,
         p95_ms=p95_ms,
         p99_ms=p99_ms,
-        requests=len(latencies_ms),
-        cpu_s=sum(float(str(window["cpu_s"])) for window in windows),
+        requests=len(records),
+        cpu_s=cpu_s,
     )
 
 
@@ -211,7 +188,7 @@ def _patiently(run: Callable[[], Result], say: Callable[[str], None]) -> Result:
     try:
         return run()
     except TritonbatchError as error:
-        say(f"again, because {error}")
+        say(f"again, because {str(error).rstrip('.')}")
         return run()
 
 
@@ -289,7 +266,7 @@ def spread_ms(error_ns: npt.NDArray[np.int64] | npt.NDArray[np.float64]) -> tupl
 
 def last_lines(results: Results) -> list[str]:
     """The figures that are looked for; of two protocols the agreement is the one farther from 1."""
-    alone, peer = Case("cached", "http", peer=False), {p: Case("cached", p, peer=True) for p in PROTOCOLS}
+    peer = {p: Case("cached", p, peer=True) for p in PROTOCOLS}
     cpu = [
         f"cpu_{p}={ratio(results, Case('cached', p, peer=False), peer[p], FIGURES['cpu']).median:.2f}"
         for p in PROTOCOLS
@@ -299,7 +276,7 @@ def last_lines(results: Results) -> list[str]:
         pairs = [(Case("paced", p, peer=False), Case("paced", p, peer=True)) for p in PROTOCOLS]
         worst = farthest(ratio(results, ours, theirs, FIGURES[name]) for ours, theirs in pairs)
         agreement.append(f"{name}={worst.median:.3f}")
-    two = ratio(results, Case("cached", "http", peer=False, processes=2), alone, FIGURES["throughput"])
+    two = ratio(results, Case("cached", "http", peer=False, processes=2), peer["http"], FIGURES["throughput"])
     return [
         f"ratio {' '.join(cpu)}",
         f"agreement {' '.join(agreement)}",

@@ -79,7 +79,7 @@ def version(binary: Path) -> str:
     )
     if result.returncode:
         raise NotSupported(f"perf_analyzer does not run here: {_last_line(result.stderr)}.")
-    return result.stdout.strip()
+    return (result.stdout or result.stderr).strip()  # it says so on stderr
 
 
 def _download(binary: Path) -> None:

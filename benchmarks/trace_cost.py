@@ -30,6 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from tritonbatch.client import AsyncClient, Options, Protocol
+from tritonbatch.errors import RequestFailed, ServerFailed
 from tritonbatch.loadtest.tracing import trace_arguments, traced
 from tritonbatch.models.model import TensorSpec
 from tritonbatch.repository.config import Instances, config_text, onnx_config
@@ -39,6 +40,7 @@ from tritonbatch.server.provision import TRITON_VERSION
 
 MODEL = "small"
 MAX_BATCH = 16
+PER_SERVER = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,22 +110,40 @@ async def closed_loop(url: str, protocol: Protocol, concurrency: int, seconds: f
     return Run(count / took_s, float(p50), float(p99), cpu_s / count * 1e6)
 
 
-def measure(server: EmbeddedServer, options: argparse.Namespace) -> tuple[list[Run], list[Run], int]:
-    """The runs with the trace off, those with it on, pair by pair, and the bytes that the trace wrote."""
+def one(server: EmbeddedServer, options: argparse.Namespace, *, trace: bool) -> tuple[Run, int]:
+    """One run, and the bytes of trace that it wrote."""
     url = server.grpc_url if options.protocol == "grpc" else server.http_url
-    off: list[Run] = []
-    on: list[Run] = []
-    written = 0
-    for pair in range(options.pairs):
-        for trace in (False, True) if pair % 2 else (True, False):
-            with contextlib.ExitStack() as stack:
-                tracing = stack.enter_context(traced(server.http_url, "http", MODEL)) if trace else None
-                run = asyncio.run(closed_loop(url, options.protocol, options.concurrency, options.seconds))
-            (on if trace else off).append(run)
-            for file in tracing.files if tracing else []:
-                written += file.stat().st_size
-                file.unlink()
-    return off, on, written
+    with contextlib.ExitStack() as stack:
+        tracing = stack.enter_context(traced(server.http_url, "http", MODEL)) if trace else None
+        run = asyncio.run(closed_loop(url, options.protocol, options.concurrency, options.seconds))
+    files = tracing.files if tracing else []
+    written = sum(file.stat().st_size for file in files)
+    for file in files:
+        file.unlink()
+    return run, written
+
+
+def measure(folder: Path, options: argparse.Namespace) -> tuple[list[tuple[Run, Run]], int, int]:
+    """The pairs (off, on), the bytes of trace, and how often the server died.
+
+    Before 2.57 Triton can crash after tens of thousands of traced requests (server pull request 8144): every PER_SERVER
+    pairs have a server of their own, and what one that dies takes with it is left out.
+    """
+    pairs: list[tuple[Run, Run]] = []
+    written = died = 0
+    for first in range(0, options.pairs, PER_SERVER):
+        with EmbeddedServer(folder / "repository", arguments=trace_arguments(folder / "trace.json")) as server:
+            try:
+                one(server, options, trace=False)
+                for pair in range(first, min(first + PER_SERVER, options.pairs)):
+                    runs = {
+                        trace: one(server, options, trace=trace) for trace in ((False, True), (True, False))[pair % 2]
+                    }
+                    pairs.append((runs[False][0], runs[True][0]))
+                    written += runs[True][1]
+            except (RequestFailed, ServerFailed):
+                died += 1
+    return pairs, written, died
 
 
 def column(runs: list[Run], name: str) -> npt.NDArray[np.float64]:
@@ -165,21 +185,19 @@ def main() -> None:
     parser.add_argument("--protocol", choices=("http", "grpc"), default="http")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        repository = Path(folder) / "repository"
-        write_model(repository)
-        with EmbeddedServer(repository, arguments=trace_arguments(Path(folder) / "trace.json")) as server:
-            asyncio.run(closed_loop(server.http_url, "http", options.concurrency, 1.0))
-            off, on, written = measure(server, options)
+        write_model(Path(folder) / "repository")
+        pairs, written, died = measure(Path(folder), options)
+    off, on = [without for without, _ in pairs], [with_trace for _, with_trace in pairs]
     here = machine()
     console = Console(width=120)
     console.print(
         f"{datetime.now(UTC):%Y-%m-%d}, Triton {TRITON_VERSION}, {options.protocol}, "
-        f"concurrency {options.concurrency}, {options.pairs} pairs of {options.seconds:g} s, "
+        f"concurrency {options.concurrency}, {len(pairs)} pairs of {options.seconds:g} s, "
         f"Python {platform.python_version()}, {here['processor']}, {here['cores']} cores"
     )
     console.print(table(off, on))
     traced_requests = sum(run.throughput_per_s for run in on) * options.seconds
-    console.print(f"{written / traced_requests:.0f} bytes of trace per request")
+    console.print(f"{written / traced_requests:.0f} bytes of trace per request; the server died {died} times")
 
 
 if __name__ == "__main__":

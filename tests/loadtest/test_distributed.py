@@ -123,4 +123,4 @@ def test_too_few_users_for_the_workers_is_said(server: EmbeddedServer, tmp_path:
     command += ["--model=linear", f"--records={tmp_path / 'records.parquet'}"]
     result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert result.returncode == 2
-    assert "1 of 2 workers never got ready: give --users 2" in result.stderr
+    assert "There are 1 users for 2 workers: give --users 2" in result.stderr

@@ -98,7 +98,9 @@ def test_mixes_that_cannot_be_are_refused(text: str, says: str) -> None:
         ("1:1", "name no class"),
         ("=1:1", "name no class"),
         ("a=1", "has the weight ''"),
-        ("a=x:1", "has 'x': expected a whole number from 0 to 255"),
+        ("a=y:1", "has 'y': expected a whole number from 0 to 255"),
+        ("a=1x:1", "has '': expected a whole number from 1"),
+        ("a=1x0:1", "has '0': expected a whole number from 1"),
         ("a=256:1", "has '256'"),
         ("a=1:1,a=2:1", "has a twice"),
         ("a=1:1,b=1:1", "has 1 twice"),
@@ -117,3 +119,12 @@ def test_a_negative_seed_is_refused() -> None:
         with_batches(arrivals(), mix("1:1"), -1)
     with pytest.raises(InvalidInput, match="seed is -1"):
         with_classes(arrivals(), classes("a=1:1"), -1)
+
+
+def test_a_class_may_bring_its_own_rows() -> None:
+    """``bulk=2x8`` gives each bulk request eight rows and leaves the others as the mix says."""
+    arrivals = with_batches(Arrivals.at(np.arange(1000, dtype=np.int64)), mix("1:0.5,2:0.5"), 1)
+    drawn = with_classes(arrivals, classes("interactive=1:0.7,bulk=2x8:0.3"), 1)
+    bulk = drawn.priority == 2
+    assert set(drawn.rows[bulk].tolist()) == {8}
+    np.testing.assert_array_equal(drawn.rows[~bulk], arrivals.rows[~bulk])

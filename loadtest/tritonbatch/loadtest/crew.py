@@ -22,7 +22,7 @@ from tritonbatch.errors import TritonbatchError
 READY, GO, DONE = "tritonbatch_ready", "tritonbatch_go", "tritonbatch_done"
 LEAD_NS = 500_000_000
 """How far in the future the start is, so that every worker has heard of it."""
-READY_S = 30.0
+READY_S = 120.0
 LOCAL_HOSTS = {"127.0.0.1", "localhost", "::1"}
 
 
@@ -114,13 +114,17 @@ class _Lead:
     def _lead(self) -> None:
         workers = {id_ for id_, client in self._runner.clients.items() if client.state != STATE_MISSING}
         self._known = workers
+        if self._runner.target_user_count < len(workers):
+            users = f"{self._runner.target_user_count} users for {len(workers)} workers"
+            self._finish(Outcome({0: {"error": f"There are {users}: give --users {len(workers)} or more."}}, 0))
+            return
         deadline = time.monotonic() + READY_S
         while not (self._failed() or workers <= self._ended(self._ready)) and time.monotonic() < deadline:
             gevent.sleep(0.02)
         order = [id_ for id_ in self._ready if id_ in workers]
         if len(order) < len(workers) or self._failed():
             missing = len(workers) - len(order)
-            sentence = f"{missing} of {len(workers)} workers never got ready: give --users {len(workers)} or more."
+            sentence = f"{missing} of {len(workers)} workers did not get ready within {READY_S:.0f} s."
             summary = {"error": sentence}
             self._finish(Outcome(self._summaries() or {0: summary}, missing))
             return

@@ -15,7 +15,7 @@ from gevent import get_hub
 from gevent.monkey import get_original
 from geventhttpclient.response import HTTPParseError
 
-from tritonbatch.client.errors import FOREIGN, MALFORMED, translated
+from tritonbatch.client.errors import FOREIGN, MALFORMED, mapped_errors, translated
 from tritonbatch.client.http_wire import ReplyParser, RequestWriter
 from tritonbatch.client.message import Language, Request
 from tritonbatch.errors import RequestFailed
@@ -33,15 +33,23 @@ Done = Callable[[int, int], None]
 
 
 class HttpEngine:
-    """Any number of requests at once to one server, a connection each; connections are kept and used again."""
+    """Any number of requests at once to one server, a connection each; connections are kept and used again.
+
+    Raises:
+        RequestFailed: nothing answers at the address.
+    """
 
     def __init__(self, address: str, language: Language, headers: Mapping[str, str], model: str) -> None:
         self.address, self.language, self.model = address, language, model
         self._writer = RequestWriter(address, headers)
         self._idle: list[_Connection] = []
         self._all: set[_Connection] = set()
-        family, kind, _, _, where = socket.getaddrinfo(self._writer.host, self._writer.port, type=socket.SOCK_STREAM)[0]
-        self.family, self.kind, self.where = family, kind, where
+        # A name may have several addresses, of which not all need answer: localhost is ::1 and 127.0.0.1.
+        with (
+            mapped_errors(address, model),
+            socket.create_connection((self._writer.host, self._writer.port), CONNECT_S) as answering,
+        ):
+            self.family, self.where = answering.family, answering.getpeername()
         self.done: Done = lambda *_: None
 
     def payload(self, request: Request, request_id: str = "") -> bytes:
@@ -91,10 +99,10 @@ class _Connection:
         self._unsent = memoryview(b"")
         self._answer: ReplyParser | None = None
         self._watching = READABLE
-        self._socket: Any = _native_socket(engine.family, engine.kind)
+        self._socket: Any = _native_socket(engine.family, socket.SOCK_STREAM)
         self._socket.setblocking(False)  # noqa: FBT003 - its signature
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._connected = self._socket.connect_ex(engine.where) == 0
+        self._socket.connect_ex(engine.where)  # under way; when it fails, sending does
         self._watcher: Any = get_hub().loop.io(self._socket.fileno(), READABLE)
         self._watcher.start(self._ready)
 
@@ -124,8 +132,7 @@ class _Connection:
             self._watcher.start(self._ready)
 
     def _ready(self) -> None:
-        if self._unsent:
-            self._send_more()
+        if self._unsent and not self._send_more():
             return
         try:
             data = self._socket.recv(READ_BYTES)
@@ -135,7 +142,7 @@ class _Connection:
             self._failed(error)
             return
         sequence = self._sequence
-        if sequence >= 0 and self._answer is None and _is_whole_success(data):
+        if sequence >= 0 and self._answer is None and not self._unsent and _is_whole_success(data):
             self._sequence = -1
             self._engine.free(self)
             self._engine.done(sequence, OK)
@@ -145,17 +152,18 @@ class _Connection:
         else:
             self._read(data)
 
-    def _send_more(self) -> None:
+    def _send_more(self) -> bool:
+        """Send on; False when the connection has ended. An answer may come before all is sent: a refusal."""
         try:
-            sent = self._socket.send(self._unsent)
+            self._unsent = self._unsent[self._socket.send(self._unsent) :]
         except (BlockingIOError, InterruptedError):
-            return
+            return True
         except OSError as error:
             self._failed(error)
-            return
-        self._unsent = self._unsent[sent:]
+            return False
         if not self._unsent:
             self._watch(READABLE)
+        return True
 
     def _read(self, data: bytes) -> None:
         """The slow way: an answer in pieces, or one that is no success."""
@@ -169,10 +177,12 @@ class _Connection:
             self._failed(error)
             return
         if not parser.message_complete or parser.status_code < 200:
+            if not data:
+                self._failed(HTTPParseError("the connection was closed before the whole answer had come"))
             return
         sequence, self._sequence, self._answer = self._sequence, -1, None
         status = self._judge(parser)
-        if parser.should_close() or not data:
+        if parser.should_close() or not data or self._unsent:
             self._engine.drop(self)
             self.close()
         else:
@@ -200,12 +210,12 @@ class _Connection:
 
 def _is_whole_success(data: bytes) -> bool:
     """Whether *data* is one whole answer with status 200, so that nothing else of it matters."""
-    if not data.startswith(b"HTTP/1.1 200"):
+    if not data.startswith(b"HTTP/1.1 200 "):
         return False
     end = data.find(b"\r\n\r\n")
-    at = data.find(_CONTENT_LENGTH, 0, end + 2)
-    if at < 0:
+    head = data[: end + 2]
+    at = head.find(_CONTENT_LENGTH)
+    if at < 0 or not head.startswith(b"%d\r\n" % (len(data) - end - 4), at + len(_CONTENT_LENGTH)):
         return False
-    first = at + len(_CONTENT_LENGTH)
-    length = data[first : data.find(b"\r\n", first)]
-    return length.isdigit() and len(data) == end + 4 + int(length)
+    head = head.lower()  # what else bears on where an answer or its connection ends is for the parser
+    return head.count(b"\r\ncontent-length") == 1 and b"close" not in head and b"transfer-encoding" not in head

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from tritonbatch.loadtest.records import Records
 
 
 def summary_of(options: Any, records: Records, played: Mapping[str, Any]) -> dict[str, Any]:
-    """The summary of one process: what was asked, and what *played* says became of it."""
+    """The summary of one process: what was asked, and what *played* says became of it and what CPU it took."""
     closed = str(options.pattern).startswith("closed")
     return {
         "load": options.load_name,
@@ -26,7 +25,6 @@ def summary_of(options: Any, records: Records, played: Mapping[str, Any]) -> dic
         "protocol": options.protocol,
         "cap": options.cap,
         "finished": int(np.count_nonzero(records.status)),
-        "generator_cpu_s": time.process_time(),
         "workers": 1,
         "lost_workers": 0,
         **played,

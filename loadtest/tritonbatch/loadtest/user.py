@@ -17,6 +17,7 @@ rounds); the records are the result.
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
@@ -155,13 +156,15 @@ class OpenLoopUser(User):
         sender.done = load.done
         live = Live(self.environment, load).start()
         start_ns = share.start_ns + (START_DELAY_NS if share.workers == 1 else 0)
+        began_s = time.process_time()
         try:
             load.play(sender.start, start_ns=start_ns, drain_s=options.drain_s)
         finally:
+            cpu_s = time.process_time() - began_s
             live.stop()
             sender.close()
             self._client.close()  # left to the interpreter's exit, gRPC's channel would wait for a hub that is gone
-            self._keep(options, share, load)
+            self._keep(options, share, load, cpu_s)
 
     def _load(self, options: Any, share: crew.Share) -> Player | ClosedLoop:
         run, traffic, closed = Path(options.records).stem, self._traffic, self._traffic.closed
@@ -176,13 +179,13 @@ class OpenLoopUser(User):
         describe = partial(closed_records_of, traffic, share, run, options)
         return ClosedLoop(users, think_ms, closed.seconds, describe)
 
-    def _keep(self, options: Any, share: crew.Share, load: Player | ClosedLoop) -> None:
+    def _keep(self, options: Any, share: crew.Share, load: Player | ClosedLoop, cpu_s: float) -> None:
         path = Path(options.records)
         if share.workers > 1:
             path = path.with_name(f"{path.stem}-{share.index}{path.suffix}")
         records = load.records
         write_records(records, path)
-        summary = summary_of(options, records, load.facts())
+        summary = summary_of(options, records, {**load.facts(), "generator_cpu_s": cpu_s})
         if not crew.report(self.environment, share, summary, path):
             write_json(path.with_suffix(".json"), summary)
 
