@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,8 +12,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import onnx
 import psutil
 import pytest
+from onnx import TensorProto, helper
 
 from tritonbatch.observe.read import read_comparison
 from tritonbatch.server import EmbeddedServer
@@ -40,13 +43,19 @@ def descendants_gone(process: psutil.Process, children: list[psutil.Process], ti
     return [" ".join(each.cmdline()) for each in alive if each.status() != psutil.STATUS_ZOMBIE]
 
 
+EXPLAINED = (
+    *("export", "rollback", "lint", "diff", "tensorrt", "serve", "compare", "load", "max-rate", "gate"),
+    *("report", "batch"),
+)
+
+
 def test_help_teaches(tmp_path: Path) -> None:
     """--help names every verb, what they are for and the exit codes; each verb's help has an example."""
     text = run(["--help"], tmp_path).stdout
-    for verb in ("export", "rollback", "lint", "diff", "tensorrt", "serve", "compare", "report", "demo"):
+    for verb in (*EXPLAINED, "demo"):
         assert verb in text
     assert "Exit codes: 0 done" in text
-    for verb in ("export", "rollback", "lint", "diff", "tensorrt", "serve", "compare", "report"):
+    for verb in EXPLAINED:
         assert f"tritonbatch {verb} " in run([verb, "--help"], tmp_path).stdout.replace("Usage: tritonbatch", "")
 
 
@@ -81,7 +90,7 @@ def test_help_is_fast_because_heavy_imports_are_lazy(tmp_path: Path) -> None:
         (["serve", "nowhere"], "No model repository at .*nowhere"),
         (["compare", "nowhere"], "No model repository at nowhere"),
         (["compare", "--url", "localhost:9", "--model", "m"], "No Triton is ready at localhost:9"),
-        (["compare", "--url", "http://localhost:9", "--model", "m"], "without a scheme"),
+        (["compare", "--url", "https://localhost:9", "--model", "m"], "expected HOST:PORT"),
         (["compare", "--url", "localhost:9"], "at least one --model NAME"),
         (["compare", "--protocol", "ftp"], "protocol is 'ftp': expected http or grpc"),
         (["report", "nowhere"], "No folder nowhere"),
@@ -150,9 +159,11 @@ def test_compare_on_a_running_server_and_report_again(server: EmbeddedServer, tm
 
 
 @pytest.mark.triton
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serve_answers_until_it_is_told_to_stop(repository: Path, tmp_path: Path, number: signal.Signals) -> None:
-    """`serve` prints where it listens, serves the variant asked for, and leaves no process when stopped."""
+@pytest.mark.parametrize(("number", "times"), [(signal.SIGINT, 1), (signal.SIGTERM, 1), (signal.SIGTERM, 3)])
+def test_serve_answers_until_it_is_told_to_stop(
+    repository: Path, tmp_path: Path, number: signal.Signals, times: int
+) -> None:
+    """`serve` prints where it listens, serves the variant asked for, and ends after its Triton, however often told."""
     process = subprocess.Popen(
         [COMMAND, "serve", str(repository), "--variant", "serial", "--model", "linear"],
         cwd=tmp_path,
@@ -167,12 +178,56 @@ def test_serve_answers_until_it_is_told_to_stop(repository: Path, tmp_path: Path
         watched = psutil.Process(process.pid)
         children = watched.children(recursive=True)
         assert len(children) >= 3
-        process.send_signal(number)
+        triton = next(child for child in children if child.name() == "tritonserver")
+        for _ in range(times):
+            process.send_signal(number)
+            time.sleep(0.2)
         assert process.wait(30) == 128 + number
+        assert not triton.is_running(), "it ended before Triton did"
         assert descendants_gone(watched, children) == []
     finally:
         process.kill()
         process.wait(10)
+
+
+@pytest.mark.triton
+def test_serve_refuses_a_variant_that_no_model_has(repository: Path, tmp_path: Path) -> None:
+    """A mistyped variant is a mistake; one that some models lack is served, and those that lack it are listed."""
+    result = run(["serve", str(repository), "--variant", "nope", "--model", "linear"], tmp_path)
+    assert result.returncode == 2
+    assert "No variant 'nope' of linear in" in result.stderr
+    assert "expected dynamic, serial, static" in result.stderr
+    for name in ("linear", "scalar"):
+        shutil.copytree(repository / name, tmp_path / "repo" / name)
+    (tmp_path / "repo" / "scalar" / "configs" / "serial.pbtxt").unlink()
+    process = subprocess.Popen(
+        [COMMAND, "serve", "repo", "--variant", "serial"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        said = "".join(process.stdout.readline() for _ in range(5))
+        assert "Without serial, so with config.pbtxt: scalar\n" in said
+        process.terminate()
+        assert process.wait(30) == 128 + signal.SIGTERM
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+def test_an_export_over_a_model_of_other_inputs_says_so(tmp_path: Path) -> None:
+    """What replaces a model that took other inputs is named, with the copy of its configuration; the same is silent."""
+    for file, name in (("one.onnx", "x"), ("two.onnx", "features")):
+        x = helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", 4])
+        y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["batch", 4])
+        graph = helper.make_graph([helper.make_node("Relu", [name], ["y"])], "relu", [x], [y])
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+        onnx.save(model, tmp_path / file)
+    arguments = ["--name", "ranker", "--max-batch-size", "8", "--repository", "repo"]
+    first, again, other = (run(["export", file, *arguments], tmp_path) for file in ("one.onnx", "one.onnx", "two.onnx"))
+    assert "inputs changed" not in first.stdout + again.stdout
+    assert "replaces version 1 of ranker (inputs changed); config.pbtxt.bak is the former one" in other.stdout
+    assert (tmp_path / "repo" / "ranker" / "config.pbtxt.bak").exists()
+    kept = run(["export", "one.onnx", "--keep", "2", *arguments], tmp_path)
+    assert "version 2 differs from the former of ranker (inputs changed)" in kept.stdout
 
 
 @pytest.mark.triton

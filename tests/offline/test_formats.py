@@ -103,6 +103,22 @@ def test_scalars_and_all_numeric_types(server: EmbeddedServer, run_batch: Batch,
         assert out[name.replace("in_", "out_")].to_pylist() == column.to_pylist()
 
 
+def test_lines_hold_plain_json(server: EmbeddedServer, tmp_path: Path) -> None:
+    """Numbers written as 1.0 feed integers; a result that is no number is null, as JSON has no NaN."""
+    where = Server((server.http_url,))
+    (tmp_path / "i.jsonl").write_text('{"index": [1.0]}\n{"index": 2.0}\n{"index": [3]}\n')
+    np.save(tmp_path / "x.npy", np.array([[np.nan, 0, 0, 0], [np.inf, 0, 0, 0], [1, 0, 0, 0]], np.float32))
+    with where.client() as client:
+        for model, source, output in (("gather", "i.jsonl", "v.jsonl"), ("linear", "x.npy", "y.jsonl")):
+            job, sample = plan(client, tmp_path / source, tmp_path / output, model, 2)
+            assert run(job, sample, where).errors == 0
+    assert [json.loads(line)["value"] for line in (tmp_path / "v.jsonl").read_text().splitlines()] == [[1], [2], [3]]
+    text = (tmp_path / "y.jsonl").read_text()
+    assert [json.loads(line)["y"] for line in text.splitlines()] == [[None] * 3, [None] * 3, [0, 1, 2]]
+    assert "NaN" not in text
+    assert "Infinity" not in text
+
+
 def test_an_output_that_is_there_is_kept(server: EmbeddedServer, run_batch: Batch, inputs: Path) -> None:
     """What stood at the output's place stays beside it as .bak."""
     (inputs / "y.jsonl").write_text("mine\n")

@@ -66,10 +66,10 @@ def most_bytes(source: Path, output: Path, server: EmbeddedServer, rows: int) ->
 def test_seven_times_the_input_takes_no_more_memory(
     own_server: EmbeddedServer, tmp_path: Path, source: str, output: str
 ) -> None:
-    """From 16 MiB to 112 MiB the job's peak grows by less than half of that: it holds a part, not the input."""
+    """From 16 MiB to 112 MiB the job's peak grows by less than two thirds of that: it holds a part, not the input."""
     peaks = []
     for rows in (FEW, MANY):
         write(tmp_path / f"x{source}", rows)
         peaks.append(most_bytes(tmp_path / f"x{source}", tmp_path / f"y{output}", own_server, rows))
     print(f"{source} to {output}: {peaks[0] >> 20} MiB, {peaks[1] >> 20} MiB")
-    assert peaks[1] - peaks[0] < GROWTH_BYTES / 2
+    assert peaks[1] - peaks[0] < GROWTH_BYTES * 2 / 3

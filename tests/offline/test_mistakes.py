@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -37,8 +38,20 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "ids.jsonl").write_text(json.dumps({"id": [1], "x": [1, 2, 3, 4]}))
     (tmp_path / "keys.jsonl").write_text(json.dumps({"features": [1, 2, 3, 4]}))
     (tmp_path / "e.jsonl").write_text("{}")
-    for name in ("parts", "mixed", "nothing"):
-        (tmp_path / name).mkdir()
+    (tmp_path / "null.jsonl").write_text(json.dumps({"x": None}))
+    (tmp_path / "number.jsonl").write_text(json.dumps({"x": 5}))
+    (tmp_path / "array.jsonl").write_text(json.dumps([{"x": [1, 2, 3, 4]}], indent=1))
+    (tmp_path / "half.jsonl").write_text(json.dumps({"index": [1.5]}))
+    (tmp_path / "large.jsonl").write_text(json.dumps({"index": [1e300]}))
+    os.mkfifo(tmp_path / "pipe.jsonl")
+    for name in ("x", "id", "other"):
+        columns = [pa.array([[1.0] * 4]), pa.array([1]), pa.array([2]), pa.array([3]), pa.array([4])]
+        table = pa.Table.from_arrays(columns, names=["x", "id", name, "more", "more"])
+        pq.write_table(table, tmp_path / f"twice_{name}.parquet")
+    for name in ("parts", "mixed", "nothing", "noted", "deep/er"):
+        (tmp_path / name).mkdir(parents=True)
+    np.save(tmp_path / "noted" / "0.npy", x)
+    (tmp_path / "noted" / "readme.txt").touch()
     np.save(tmp_path / "parts" / "0.npy", x)
     np.save(tmp_path / "mixed" / "0.npy", x)
     (tmp_path / "mixed" / "1.jsonl").write_text(json.dumps({"x": [1, 2, 3, 4]}))
@@ -79,6 +92,14 @@ MISTAKES = {
     "kind of output": ("x.npy y.csv", "The output y.csv ends in .csv: expected .parquet, .jsonl or .npy"),
     "empty folder": ("nothing y.npy", "The folder nothing holds no file: expected part files of one kind"),
     "mixed folder": ("mixed y.npy", "The folder mixed holds jsonl and npy: expected part files of one kind"),
+    "a note beside the parts": (
+        "noted y.npy",
+        "The input noted/readme.txt ends in .txt: expected .parquet, .jsonl or .npy; convert or rename it, or move",
+    ),
+    "only subfolders": ("deep y.npy", "The folder deep holds no file: expected part files of one kind; subfolders are"),
+    "a pipe": ("pipe.jsonl y.npy", "The input pipe.jsonl is a pipe or a device: expected a file"),
+    "a column twice": ("twice_x.parquet y.npy", "twice_x.parquet has 2 columns named x: expected one"),
+    "ids twice": ("twice_id.parquet y.npy", "twice_id.parquet has 2 columns named id: expected one"),
     "no column": ("column.parquet y.npy", "column.parquet has the columns id, features: expected x too"),
     "ids": ("ids.parquet y.jsonl", "The column id is double: expected integers or text"),
     "ids in lines": ("ids.jsonl y.jsonl", "The first id is [1]: expected an integer or text"),
@@ -86,6 +107,17 @@ MISTAKES = {
         "keys.jsonl y.jsonl",
         "None of the first 1 items of keys.jsonl fits model linear; keys.jsonl, line 1",
     ),
+    "null": ("null.jsonl y.jsonl", "null.jsonl, line 1: Model linear, input x: it is null; expected a value"),
+    "one number for many": ("number.jsonl y.jsonl", "input x: got a single value; expected dims [4]."),
+    "an array over many lines": (
+        "array.jsonl y.jsonl",
+        "array.jsonl, line 1: it is not JSON (Expecting value at character 2); expected one object a line",
+    ),
+    "no whole number": (
+        "half.jsonl y.jsonl --model gather --batch 8",
+        "Model gather, input index: got 1.5; expected whole numbers that INT64 holds",
+    ),
+    "a huge number": ("large.jsonl y.jsonl --model gather --batch 8", "got 1e+300; expected whole numbers that INT64"),
     "many inputs": ("x.npy y.jsonl --model echo --batch 8", "and an .npy holds one: expected columns of these names"),
     "many outputs": ("e.jsonl e.npy --model echo --batch 8", "expected one output of numbers with fixed dims"),
     "large batch": ("x.npy y.npy --model linear --batch 9", "The batch is 9: expected 1 to 8, the max_batch_size of"),

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tritonbatch.offline import Server, plan, run
 from tritonbatch.server import EmbeddedServer
 
 pytestmark = pytest.mark.triton
@@ -39,30 +40,32 @@ def test_bad_lines_are_named_and_the_others_answered(
         [1, 2, 3, 4],
         {"id": 108, "x": [1, 1e300, 3, 4]},
         {"id": 109, "x": [[1, 2], [3]]},
+        "",
     ]
     write_lines(tmp_path / "x.jsonl", [*good[:10], *bad, *good[10:]])
     arguments = ["x.jsonl", "y.jsonl", "--model", "linear", "--batch", "8", "--url", server.http_url]
     code, said = run_batch(arguments, tmp_path)
     assert code == 1
-    assert "20 of 30 rows are in y.jsonl; 10 failed: see y.jsonl.errors.jsonl" in said
+    assert "20 of 31 rows are in y.jsonl; 11 failed: see y.jsonl.errors.jsonl" in said
     results = lines(tmp_path / "y.jsonl")
     assert [each["id"] for each in results] == list(range(20))
     assert [each["y"] for each in results] == [[9.0, 10.0 + row, 11.0 + 2 * row] for row in range(20)]
     errors = lines(tmp_path / "y.jsonl.errors.jsonl")
-    assert [each["row"] for each in errors] == list(range(10, 20))
-    assert [each["id"] for each in errors] == [10, 101, 102, 103, 104, 15, 16, 17, 108, 109]
-    assert [each["where"] for each in errors] == [f"x.jsonl, line {line}" for line in range(11, 21)]
+    assert [each["row"] for each in errors] == list(range(10, 21))
+    assert [each["id"] for each in errors] == [None, 101, 102, 103, 104, None, None, None, 108, 109, None]
+    assert [each["where"] for each in errors] == [f"x.jsonl, line {line}" for line in range(11, 22)]
     parts = [
-        "not JSON",
-        "got shape (1, 3)",
-        "expected x",
+        "not JSON (Expecting ',' delimiter at character 23); expected one object a line",
+        "input x: got dims [3]; expected dims [4].",
+        "input x: it is null",
         "input x",
         "input x",
         "its id is 'text'",
         "its id is None",
-        "it is list; expected an object",
+        "it is list; expected one object a line",
         "holds",
         "different lengths",
+        "it is blank",
     ]
     for error, part in zip(errors, parts, strict=True):
         assert part in error["error"], error
@@ -86,6 +89,42 @@ def test_bad_cells_are_named_and_the_others_answered(
         ("c", 2, "x.parquet, row 2"),
         ("d", 3, "x.parquet, row 3"),
     ]
+
+
+X = [1, 0, 0, 0]
+
+
+def in_this_process(server: EmbeddedServer, source: Path, output: Path) -> int:
+    """The job with `linear`, without the command around it: how many items failed."""
+    where = Server((server.http_url,))
+    with where.client() as client:
+        job, sample = plan(client, source, output, "linear", 8)
+    return run(job, sample, where).errors
+
+
+def test_ids_that_begin_late_are_never_mistaken_for_row_numbers(
+    server: EmbeddedServer, lines: Lines, write_lines: Callable[[Path, Sequence[Any]], None], tmp_path: Path
+) -> None:
+    """The first id among the first items says what the ids are; items without one fail, and are given none."""
+    write_lines(tmp_path / "x.jsonl", [{"id": None, "x": X}, {"x": X}, "{", {"id": 2, "x": X}, {"id": "a", "x": X}])
+    assert in_this_process(server, tmp_path / "x.jsonl", tmp_path / "y.jsonl") == 4
+    assert [each["id"] for each in lines(tmp_path / "y.jsonl")] == [2]
+    errors = lines(tmp_path / "y.jsonl.errors.jsonl")
+    assert [(each["id"], each["row"]) for each in errors] == [(None, 0), (None, 1), (None, 2), (None, 4)]
+    parts = ["its id is None; expected a 64-bit integer", "its id is None", "not JSON", "its id is 'a'"]
+    assert all(part in each["error"] for each, part in zip(errors, parts, strict=True))
+
+
+def test_an_id_after_many_items_without_one_is_an_error(
+    server: EmbeddedServer, lines: Lines, write_lines: Callable[[Path, Sequence[Any]], None], tmp_path: Path
+) -> None:
+    """Where the first hundred items have no ids the rows are numbered, and an item with an id of its own fails."""
+    write_lines(tmp_path / "x.jsonl", [*({"x": X} for _ in range(110)), {"id": 3, "x": X}, {"id": None, "x": X}])
+    assert in_this_process(server, tmp_path / "x.jsonl", tmp_path / "y.parquet") == 1
+    assert pq.read_table(tmp_path / "y.parquet")["id"].to_pylist() == [*range(110), 111]
+    (error,) = lines(tmp_path / "y.parquet.errors.jsonl")
+    assert (error["id"], error["row"]) == (None, 110)
+    assert "its id is 3; expected none as in the first items" in error["error"]
 
 
 def test_an_item_that_the_server_fails_on_is_found_in_its_batch(

@@ -12,11 +12,15 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import psutil
 import pytest
+from onnx import TensorProto, helper
 
 from tritonbatch.client import Client
 from tritonbatch.errors import InvalidInput, NotSupported, ServerFailed
+from tritonbatch.models.model import TensorSpec
+from tritonbatch.repository.config import Instances, config_text, onnx_config
 from tritonbatch.server import EmbeddedServer, Ports, provision
 from tritonbatch.server.log import error_lines
 
@@ -159,8 +163,25 @@ def test_a_taken_port_is_named(repository: Path) -> None:
         holder.bind(("127.0.0.1", 0))
         holder.listen()
         port = holder.getsockname()[1]
-        with pytest.raises(InvalidInput, match=f"Port {port} is taken .*--grpc-port"):
+        with pytest.raises(InvalidInput, match=f"Port {port} is taken .*--grpc-port.*stopped just now"):
             EmbeddedServer(repository, ports=Ports(grpc=port)).start()
+
+
+def test_inputs_of_no_elements_are_answered(tmp_path: Path) -> None:
+    """Items of a free size may be empty: they come back with the shape that they have, among others that are not."""
+    shape = ["batch", "n", 3]
+    x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "xy")
+    graph = helper.make_graph([helper.make_node("Identity", ["x"], ["y"])], "free", [x], [y])
+    (tmp_path / "free" / "1").mkdir(parents=True)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "free" / "1" / "model.onnx")
+    tensors = [TensorSpec(name, "TYPE_FP32", (-1, 3)) for name in "xy"]
+    config = onnx_config("free", tensors[:1], tensors[1:], max_batch_size=8, instances=Instances())
+    (tmp_path / "free" / "config.pbtxt").write_text(config_text(config, "free"))
+    with EmbeddedServer(tmp_path) as server, Client(server.http_url) as client:
+        for sizes in ((2, 0, 3), (1, 0, 3), (2, 1, 3)):
+            sent = np.ones(sizes, np.float32)
+            np.testing.assert_array_equal(client.infer("free", {"x": sent})["y"], sent, strict=True)
 
 
 def test_a_server_that_died_is_noticed(repository: Path) -> None:

@@ -19,7 +19,7 @@ from tritonbatch.export.difference import Difference
 from tritonbatch.export.record import Built
 from tritonbatch.models.given import Given, parse_given
 from tritonbatch.repository.catalogue import STANDARD
-from tritonbatch.repository.config import Instances
+from tritonbatch.repository.config import Instances, read_config
 from tritonbatch.repository.gpu_in_hand import gpus_in_hand
 from tritonbatch.repository.gpus import MIB, Defaults, defaults_for
 from tritonbatch.repository.priority import QueuePolicy
@@ -161,15 +161,32 @@ def export_one(
             spec, folder, max_batch_size=batching.max_batch_size, version=version, given=source.given, progress=step
         )
 
+    before = _tensors(directory)
     if source.keep is None:
         check_only_version_1(directory)
-        built = build(directory, 1)
-        changed = write_configurations(directory, stem(chosen, built.inputs, built.outputs, batching), batching)
-        return _summary(chosen, built, changed)
-    built, version = _publish(directory, source.keep, build)
+        built, version = build(directory, 1), 1
+    else:
+        built, version = _publish(directory, source.keep, build)
     changed = write_configurations(directory, stem(chosen, built.inputs, built.outputs, batching), batching)
-    kept = ", ".join(str(number) for number in versions(directory))
-    return f"{_summary(chosen, built, changed)}\n  version {version} is served; kept: {kept}"
+    lines = [_summary(chosen, built, changed)]
+    if differing := [what for what, now in _tensors(directory).items() if before and now != before[what]]:
+        verb = "replaces version 1 of" if source.keep is None else f"version {version} differs from the former of"
+        lines.append(f"{verb} {chosen} ({' and '.join(differing)} changed); config.pbtxt.bak is the former one")
+    if source.keep is not None:
+        lines.append(f"version {version} is served; kept: {', '.join(map(str, versions(directory)))}")
+    return "\n  ".join(lines)
+
+
+def _tensors(model_directory: Path) -> dict[str, list[tuple[str, int, tuple[int, ...]]]]:
+    """What the model in place takes and answers, by its configuration; nothing when there is none, or it is broken."""
+    try:
+        config = read_config(model_directory / "config.pbtxt")
+    except InvalidInput:
+        return {}  # the export writes it anew
+    return {
+        what: sorted((tensor.name, tensor.data_type, tuple(tensor.dims)) for tensor in tensors)
+        for what, tensors in (("inputs", config.input), ("outputs", config.output))
+    }
 
 
 def _publish(directory: Path, keep: int, build: Callable[[Path, int], Built]) -> tuple[Built, int]:

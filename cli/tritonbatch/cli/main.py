@@ -22,6 +22,7 @@ from tritonbatch.cli import (
     gate,
     lint,
     load,
+    max_rate,
     report,
     rollback,
     serve,
@@ -51,6 +52,7 @@ app.command(name="tensorrt")(tensorrt_verb.tensorrt)
 app.command(name="serve")(serve.serve)
 app.command(name="compare")(compare.compare)
 app.command(name="load")(load.load)
+app.command(name="max-rate")(max_rate.max_rate)
 app.command(name="gate")(gate.gate)
 app.command(name="report")(report.report)
 app.command(name="batch")(batch.batch)

@@ -35,6 +35,7 @@ def columns_of(source: Source, contract: Contract) -> Columns:
     if source.kind == "parquet":
         schemas = [pq.read_schema(file.path) for file in source.files]
         for file, schema in zip(source.files, schemas, strict=True):
+            _check_once(str(file.path), contract, schema.names)
             _check_columns(str(file.path), contract, required, schema.names)
             if _parquet_ids(contract, schema) != _parquet_ids(contract, schemas[0]):
                 raise InvalidInput(f"{file.path} has other ids than {source.files[0].path}: expected the same type.")
@@ -42,6 +43,13 @@ def columns_of(source: Source, contract: Contract) -> Columns:
         inputs = tuple(name for name in contract.inputs if name in names)
         return Columns(inputs, _parquet_ids(contract, schemas[0]))
     return Columns(tuple(contract.inputs), _json_ids(source, contract))
+
+
+def _check_once(where: str, contract: Contract, names: Sequence[str]) -> None:
+    if twice := sorted(name for name in {"id", *contract.inputs} if names.count(name) > 1):
+        raise InvalidInput(
+            f"{where} has {names.count(twice[0])} columns named {twice[0]}: expected one; rename or drop the others."
+        )
 
 
 def _check_columns(where: str, contract: Contract, required: Sequence[str], names: Sequence[str]) -> None:
@@ -66,9 +74,8 @@ def _parquet_ids(contract: Contract, schema: pa.Schema) -> IdKind:
 def _json_ids(source: Source, contract: Contract) -> IdKind:
     if "id" in contract.inputs:
         return "row"
-    readable = (row for row in read_rows(source, Columns(("id",), "row")) if not row.error)
-    first = next(islice(readable, 1), None)
-    found = first.values["id"] if first else None
+    probed = islice(read_rows(source, Columns(("id",), "row")), PROBED_ROWS)
+    found = next((row.values["id"] for row in probed if row.values.get("id") is not None), None)
     if found is None:
         return "row"
     if type(found) not in {int, str}:

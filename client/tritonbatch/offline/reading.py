@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 from tritonbatch.offline.source import MARK_LINES, Source, SourceFile
 
 IdKind = Literal["row", "int", "text"]
+Id = int | str | None
 READ_ROWS = 64
 BLOCK_BYTES = 4 << 20
 LARGEST_ID = 2**63
@@ -31,10 +32,13 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One item as it was read; with an *error* it could not be, and *values* are empty."""
+    """One item as it was read; with an *error* it could not be, and *values* are empty.
+
+    *values* lacks the columns or keys that are not there; an *id* of None is one that could not be read.
+    """
 
     number: int
-    id: int | str
+    id: Id
     where: str
     values: dict[str, Any]
     error: str = ""
@@ -121,25 +125,38 @@ def read_jsonl(file: SourceFile, columns: Columns, start: int, first: int) -> It
 
 def _json_row(file: SourceFile, text: bytes, line: int, first: int, columns: Columns) -> Row:
     where, number = f"{file.path.name}, line {line + 1}", first + line
+    found, error = _parsed(text)
+    if error:
+        return Row(number, number if columns.ids == "row" else None, where, {}, error)
+    values = {name: found[name] for name in columns.inputs if name in found}
+    return _identified(number, where, values, None if "id" in columns.inputs else found.get("id"), columns.ids)
+
+
+def _parsed(text: bytes) -> tuple[dict[str, Any], str]:
+    """The object of a line, or why there is none."""
+    text = text.strip()
+    if not text:
+        return {}, "it is blank; expected one object a line"
     try:
         found = json.loads(text)
+    except json.JSONDecodeError as error:
+        return {}, f"it is not JSON ({error.msg} at character {error.pos + 1}); expected one object a line"
     except (ValueError, RecursionError) as error:
-        return Row(number, number, where, {}, f"it is not JSON ({error})")
+        return {}, f"it is not JSON ({error}); expected one object a line"
     if not isinstance(found, dict):
-        return Row(number, number, where, {}, f"it is {type(found).__name__}; expected an object with the inputs")
-    values = {name: found.get(name) for name in columns.inputs}
-    return _identified(number, where, values, found.get("id"), columns.ids)
+        return {}, f"it is {type(found).__name__}; expected one object a line, with the inputs"
+    return found, ""
 
 
 def _identified(number: int, where: str, values: dict[str, Any], found: Any, ids: IdKind) -> Row:
-    if ids == "row":
+    if ids == "row" and found is None:
         return Row(number, number, where, values)
     if type(found) is str and ids == "text":
         return Row(number, found, where, values)
     if type(found) is int and ids == "int" and -LARGEST_ID <= found < LARGEST_ID:
         return Row(number, found, where, values)
-    kind = "a 64-bit integer" if ids == "int" else "text"
-    return Row(number, number, where, {}, f"its id is {found!r:.60}; expected {kind} as in the first item")
+    kind = {"int": "a 64-bit integer", "text": "text", "row": "none"}[ids]
+    return Row(number, None, where, {}, f"its id is {found!r:.60}; expected {kind} as in the first items")
 
 
 def read_npy(file: SourceFile, columns: Columns, start: int, first: int) -> Iterator[Row]:

@@ -13,7 +13,7 @@ from typing import Any
 from tritonbatch.client.contract import Contract
 from tritonbatch.errors import InvalidInput
 from tritonbatch.offline.parts import Entry, Part, finish, part_file
-from tritonbatch.offline.reading import Row
+from tritonbatch.offline.reading import Id, Row
 from tritonbatch.offline.sending import Outcome, Sender, outcomes
 from tritonbatch.offline.shaping import Item, fitted, signature
 from tritonbatch.offline.writing import Layout, checked_text, write_part
@@ -38,7 +38,7 @@ class Outlook:
 class Gathered:
     """What has come of a part so far; *found* has an entry for every row in the end."""
 
-    ids: list[int | str] = field(default_factory=list)
+    ids: list[Id] = field(default_factory=list)
     where: list[str] = field(default_factory=list)
     found: dict[int, Outcome] = field(default_factory=dict)
 

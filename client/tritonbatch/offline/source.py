@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -53,28 +53,39 @@ def open_source(path: Path) -> Source:
     """
     if not path.exists():
         raise InvalidInput(f"No input at {path}: {EXPECTED}, or a folder of them; check the path.")
+    if not path.is_dir() and not path.is_file():
+        raise InvalidInput(f"The input {path} is a pipe or a device: expected a file, which can be read again.")
     paths = _part_files(path) if path.is_dir() else [path]
-    kinds = {kind_of(each, "input") for each in paths}
-    if len(kinds) != 1:
-        held = " and ".join(sorted(kinds)) or "no file"
-        raise InvalidInput(f"The folder {path} holds {held}: expected part files of one kind; give a folder for each.")
-    (kind,) = kinds
+    kind = _kind_of_all(path, paths)
     source = Source(path, kind, tuple(_opened(each, kind) for each in paths))
     if not source.rows:
         raise InvalidInput(f"The input {path} has no rows: expected one or more; check what wrote it.")
     return source
 
 
-def kind_of(path: Path, what: str) -> Kind:
-    """The kind that the suffix of *path* names; *what* is the path's part in the job.
+def kind_of(path: Path, what: str, else_do: str = "") -> Kind:
+    """The kind that the suffix of *path* names; *what* is its part in the job, *else_do* advice for when it has none.
 
     Raises:
         InvalidInput: it is none of the known ones.
     """
     kind = KINDS.get(path.suffix.lower())
     if kind is None:
-        raise InvalidInput(f"The {what} {path} ends in {path.suffix or 'no suffix'}: {EXPECTED}; convert or rename it.")
+        ending = path.suffix or "no suffix"
+        raise InvalidInput(f"The {what} {path} ends in {ending}: {EXPECTED}; convert or rename it{else_do}.")
     return kind
+
+
+def _kind_of_all(path: Path, paths: Sequence[Path]) -> Kind:
+    kinds = {kind_of(each, "input", ", or move it out of the folder" if each != path else "") for each in paths}
+    if not kinds:
+        raise InvalidInput(
+            f"The folder {path} holds no file: expected part files of one kind; subfolders are not read, so give one."
+        )
+    if len(kinds) > 1:
+        held = " and ".join(sorted(kinds))
+        raise InvalidInput(f"The folder {path} holds {held}: expected part files of one kind; give a folder for each.")
+    return kinds.pop()
 
 
 def _part_files(folder: Path) -> list[Path]:

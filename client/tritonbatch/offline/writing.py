@@ -17,7 +17,7 @@ from tritonclient.utils import triton_to_np_dtype
 from tritonbatch.client.contract import Contract, Tensor
 from tritonbatch.client.tensors import Array
 from tritonbatch.errors import InvalidInput
-from tritonbatch.offline.reading import IdKind
+from tritonbatch.offline.reading import Id, IdKind
 from tritonbatch.offline.source import Kind
 
 GROUP_BYTES = 16 << 20
@@ -56,7 +56,7 @@ def layout(kind: Kind, ids: IdKind, contract: Contract) -> Layout:
     return Layout(kind, ids, outputs)
 
 
-def write_part(path: Path, form: Layout, ids: Sequence[int | str], answers: Sequence[Outputs | None]) -> None:
+def write_part(path: Path, form: Layout, ids: Sequence[Id], answers: Sequence[Outputs | None]) -> None:
     """Write the results of one part to *path*; an item that failed (None) has no row, in an .npy a filler.
 
     The filler is NaN, and 0 for integers and booleans: rows of an .npy have no ids but their place.
@@ -102,11 +102,17 @@ def checked_text(answer: Outputs, form: Layout) -> str:
 
 
 def _plain(array: Array) -> Any:
+    """*array* as JSON holds it: bytes as text, and null for NaN and the infinities, which JSON does not have."""
     if array.dtype == object:
         texts: Array = np.vectorize(lambda item: item.decode() if isinstance(item, bytes) else item, otypes=[object])(
             array
         )
         return texts.tolist()
+    if array.dtype.kind == "V":  # bfloat16
+        array = array.astype(np.float32)
+    if array.dtype.kind == "f" and not (finite := np.isfinite(array)).all():
+        array = array.astype(object)
+        array[~finite] = None
     return array.tolist()
 
 
@@ -140,7 +146,7 @@ def _row_groups(parts: Sequence[Path]) -> Iterator[pa.Table]:
         yield pa.concat_tables(joined).combine_chunks()
 
 
-def _table(form: Layout, ids: Sequence[int | str], answers: Sequence[Outputs]) -> pa.Table:
+def _table(form: Layout, ids: Sequence[Id], answers: Sequence[Outputs]) -> pa.Table:
     schema = _schema(form)
     columns: list[pa.Array[Any]] = [pa.array(list(ids), schema.field("id").type)]
     columns += [_column(output, [answer[output.name] for answer in answers]) for output in form.outputs]

@@ -21,7 +21,7 @@ def exposition(total: Any, state: Mapping[str, float], model: str) -> str:
         for suffix, value in samples:
             plain, _, more = suffix.partition("{")
             labels = f'model="{label}"' + (f",{more.rstrip('}')}" if more else "")
-            lines.append(f"tritonbatch_{name}{plain}{{{labels}}} {value:g}")
+            lines.append(f"tritonbatch_{name}{plain}{{{labels}}} {value}")
 
     counts = sorted(total.response_times.items())
     buckets = [(f'_bucket{{le="{edge:g}"}}', sum(n for ms, n in counts if ms <= edge)) for edge in BUCKETS_MS]

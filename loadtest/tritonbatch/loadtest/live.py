@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gevent.pywsgi import WSGIServer
 from locust.runners import MasterRunner, WorkerRunner
 
+from tritonbatch.errors import InvalidInput
 from tritonbatch.loadtest import locust_stats
 from tritonbatch.loadtest.exposition import exposition
 
@@ -51,11 +52,20 @@ class Live:
             environment.events.worker_report.add_listener(self._hear_worker)
 
     def start(self) -> Live:
-        """Begin to report, in a greenlet, until :meth:`stop`."""
+        """Begin to report, in a greenlet, until :meth:`stop`.
+
+        Raises:
+            InvalidInput: the port for the metrics is not free.
+        """
         if self._options.metrics_port and not self._is_worker:
             # Its own port, as Locust's web page may not be there.
             self._server = WSGIServer(("0.0.0.0", self._options.metrics_port), self._metrics, log=None)  # noqa: S104
-            self._server.start()
+            try:
+                self._server.start()
+            except OSError as error:
+                raise InvalidInput(
+                    f"--metrics-port is {self._options.metrics_port}: {error.strerror}; expected a free port."
+                ) from error
         self._reporting = gevent.spawn(self._report)
         return self
 

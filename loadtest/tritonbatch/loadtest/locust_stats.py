@@ -7,6 +7,8 @@ somebody listens to ``events.request``, each request is an event after all.
 from __future__ import annotations
 
 import time
+from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -30,9 +32,9 @@ def report(environment: Any, name: str, latency_ms: Floats, status: npt.NDArray[
     if len(environment.events.request._handlers) > OWN_LISTENERS:  # noqa: SLF001 - there is no public count
         _as_events(environment, name, latency_ms, status, rows)
         return
-    statistics = environment.stats
+    statistics, buckets = environment.stats, Counter(map(bucket_response_time, latency_ms.tolist()))
     for entry in (statistics.get(name, METHOD), statistics.total):
-        _add(entry, latency_ms, rows)
+        _add(entry, latency_ms, buckets, rows)
     for code in np.unique(status[status != OK]):
         for _ in range(int((status == code).sum())):
             statistics.log_error(METHOD, name, RequestFailed(STATUSES[code]))
@@ -42,12 +44,20 @@ def _as_events(environment: Any, name: str, latency_ms: Floats, status: npt.NDAr
     for milliseconds, code in zip(latency_ms.tolist(), status.tolist(), strict=True):
         failure = None if code == OK else RequestFailed(STATUSES[code])
         environment.events.request.fire(
-            request_type=METHOD, name=name, response_time=milliseconds, response_length=rows, exception=failure
+            request_type=METHOD,
+            name=name,
+            response_time=milliseconds,
+            response_length=rows,
+            response=None,
+            context={},
+            exception=failure,
         )
 
 
-def _add(entry: Any, latency_ms: Floats, rows: int) -> None:
+def _add(entry: Any, latency_ms: Floats, buckets: Mapping[int, int], rows: int) -> None:
     count, now = len(latency_ms), time.time()
+    if entry.use_response_times_cache and int(now) > int(entry.last_request_timestamp or now):
+        entry._cache_response_times(int(now) - 1)  # noqa: SLF001 - the web page's percentiles of the last seconds
     entry.num_requests += count
     entry.num_reqs_per_sec[int(now)] += count
     entry.last_request_timestamp = now
@@ -56,6 +66,5 @@ def _add(entry: Any, latency_ms: Floats, rows: int) -> None:
     least = float(latency_ms.min())
     entry.min_response_time = least if entry.min_response_time is None else min(entry.min_response_time, least)
     entry.max_response_time = max(entry.max_response_time, float(latency_ms.max()))
-    whole, counts = np.unique(np.round(latency_ms), return_counts=True)
-    for milliseconds, times in zip(whole.tolist(), counts.tolist(), strict=True):
-        entry.response_times[bucket_response_time(milliseconds)] += times
+    for milliseconds, times in buckets.items():
+        entry.response_times[milliseconds] += times

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import zipfile
+import zlib
 from collections.abc import Callable, Iterable, Mapping
 from itertools import groupby
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tritonbatch.client import Client
+from tritonbatch.client import Client, InvalidRequest
+from tritonbatch.client.contract import Contract
 from tritonbatch.client.tensors import checked, random_inputs
 from tritonbatch.errors import InvalidInput
 
@@ -28,7 +31,7 @@ def sample_batches(client: Client, model: str, rows: int, samples: Samples) -> l
     """Batches of *rows* rows to send in turn: from an .npz or .jsonl file, a function, or the model's metadata.
 
     Raises:
-        InvalidInput: the file cannot be read, is empty, or its arrays differ in length.
+        InvalidInput: the file cannot be read, is empty, its arrays differ in length, or a line does not fit the model.
     """
     if samples is None:
         rng, metadata = np.random.default_rng(0), client.metadata(model)
@@ -38,8 +41,7 @@ def sample_batches(client: Client, model: str, rows: int, samples: Samples) -> l
         return [samples(rng, rows) for _ in range(max(1, POOL // rows))]
     if samples.suffix == ".jsonl":
         known = client.contract(model)
-        items = load_items(samples)
-        ready = [checked(known, item, add_batch_axis=True)[1] for item in items]
+        ready = [_checked_line(known, samples, number, item) for number, item in load_items(samples).items()]
         return _batched(ready[:POOL], rows)
     arrays = load_samples(samples)
     length = len(next(iter(arrays.values())))
@@ -47,23 +49,35 @@ def sample_batches(client: Client, model: str, rows: int, samples: Samples) -> l
     return [{name: array[index] for name, array in arrays.items()} for index in take]
 
 
-def load_items(samples: Path) -> list[dict[str, Any]]:
+def _checked_line(contract: Contract, samples: Path, number: int, item: dict[str, Any]) -> Batch:
+    try:
+        return checked(contract, item, add_batch_axis=True)[1]
+    except InvalidRequest as error:
+        raise InvalidInput(f"{samples}, line {number}: {error}") from error
+
+
+def load_items(samples: Path) -> dict[int, dict[str, Any]]:
     """Read single items, whose shapes may differ, from a .jsonl file: an object per line with a key per input.
+
+    The keys of the result are the numbers of the lines, from 1.
 
     Raises:
         InvalidInput: the file cannot be read, is empty, or a line is no JSON object.
     """
-    items = []
+    items: dict[int, dict[str, Any]] = {}
     try:
-        for number, line in enumerate(samples.read_text(encoding="utf-8").splitlines(), start=1):
+        # JSON may hold the other characters at which splitlines() would split.
+        for number, line in enumerate(samples.read_text(encoding="utf-8").split("\n"), start=1):
             if line.strip():
-                items.append(json.loads(line))
-                if not isinstance(items[-1], dict):
+                items[number] = json.loads(line)
+                if not isinstance(items[number], dict):
                     raise InvalidInput(f"{samples}, line {number}: expected a JSON object with a key for every input.")
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidInput(f"Cannot read the samples {samples}: {error}; expected JSON lines.") from error
     except json.JSONDecodeError as error:
-        raise InvalidInput(f"{samples}, line {number}: {error}; expected a JSON object per line.") from error
+        raise InvalidInput(
+            f"{samples}, line {number}: {error.msg} at column {error.colno}; expected a JSON object per line."
+        ) from error
     if not items:
         raise InvalidInput(f"The samples {samples} are empty: expected a JSON object per line.")
     return items
@@ -93,7 +107,7 @@ def load_samples(samples: Path) -> Batch:
     try:
         with np.load(samples, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, EOFError, ValueError, AttributeError, TypeError, zipfile.BadZipFile, zlib.error) as error:
         raise InvalidInput(f"Cannot read the samples {samples}: {error}; expected an .npz file of arrays.") from error
     lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
     if not arrays or len(set(lengths.values())) != 1 or 0 in lengths.values():

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tritonbatch.loadtest.arrivals import schedule
-from tritonbatch.loadtest.crew import Share
 from tritonbatch.loadtest.mixes import Arrivals, classes, mix, with_batches, with_classes
 from tritonbatch.loadtest.patterns import pattern
 from tritonbatch.loadtest.records import Records
 from tritonbatch.loadtest.think_time import ThinkTime, closed
+
+if TYPE_CHECKING:  # importing Locust patches the sockets and threads of the whole process
+    from tritonbatch.loadtest.crew import Share
 
 Kind = tuple[int, int]
 """Rows and priority of a request."""
@@ -25,10 +27,14 @@ CLOSED_CYCLE = 4096
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """*arrivals* in an open loop, each with rows and priority; in a closed one they only say what requests are like."""
+    """*arrivals* in an open loop, each with rows and priority; in a closed one they only say what requests are like.
+
+    *rate_per_s* is the mean rate that was asked for, 0 in a closed loop, where nobody asked.
+    """
 
     arrivals: Arrivals
     client_batch: int
+    rate_per_s: float
     closed: ThinkTime | None = None
 
     @property
@@ -47,17 +53,20 @@ def traffic_of(options: Any) -> Traffic:
         InvalidInput: a pattern, mix, class or trace cannot be.
     """
     loop = closed(options.pattern) if options.pattern.startswith("closed") else None
+    rate_per_s = 0.0
     if loop is not None:
         arrivals = Arrivals.at(np.zeros(CLOSED_CYCLE, np.int64))
     elif options.pattern:
-        arrivals = pattern(options.pattern).arrivals(options.seed)
+        read = pattern(options.pattern)
+        arrivals, rate_per_s = read.arrivals(options.seed), read.mean_rate_per_s
     else:
         arrivals = Arrivals.at(schedule(options.arrivals, options.rate, options.requests, options.seed))
+        rate_per_s = options.rate
     if options.mix:
         arrivals = with_batches(arrivals, mix(options.mix), options.seed)
     if options.classes:
         arrivals = with_classes(arrivals, classes(options.classes), options.seed)
-    return Traffic(arrivals, options.client_batch, loop)
+    return Traffic(arrivals, options.client_batch, rate_per_s, loop)
 
 
 def share_of(traffic: Traffic, index: int, workers: int) -> npt.NDArray[np.int64]:

@@ -68,13 +68,17 @@ def _enlist(environment: Any, **_: Any) -> None:
 
     crew.enlist(environment, path.parent, finish)
     if isinstance(environment.runner, MasterRunner):
-        Live(environment, None).start()
+        try:
+            Live(environment, None).start()
+        except InvalidInput as error:
+            end(environment, error.exit_code, str(error))
 
 
 def end(environment: Any, exit_code: int = 0, message: str = "") -> None:
     """End the run, with one sentence when something was wrong."""
     if message:
-        sys.stderr.write(f"error: {message}\n")
+        if environment.process_exit_code is None:  # several users may make the same mistake
+            sys.stderr.write(f"error: {message}\n")
         environment.process_exit_code = exit_code
     gevent.spawn_later(0, environment.runner.quit)  # not from within the user that quit() waits for
 
@@ -185,11 +189,13 @@ class OpenLoopUser(User):
             path = path.with_name(f"{path.stem}-{share.index}{path.suffix}")
         records = load.records
         write_records(records, path)
-        summary = summary_of(options, records, {**load.facts(), "generator_cpu_s": cpu_s})
+        summary = summary_of(options, self._traffic, records, {**load.facts(), "generator_cpu_s": cpu_s})
         if not crew.report(self.environment, share, summary, path):
             write_json(path.with_suffix(".json"), summary)
 
     def _give_up(self, error: TritonbatchError) -> None:
+        if hasattr(self, "_client"):
+            self._client.close()
         summary = {"error": str(error), "exit_code": error.exit_code}
         if not crew.report(self.environment, crew.Share(0, 1, 0), summary, None):
             end(self.environment, error.exit_code, str(error))

@@ -19,6 +19,7 @@ tasks say. For an arrival rate that does not wait for the server, use
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -26,6 +27,7 @@ from typing import ClassVar
 
 import numpy as np
 import numpy.typing as npt
+from gevent import GreenletExit
 from locust import User
 
 from tritonbatch.client import Answer, Client, Options, Protocol
@@ -60,6 +62,7 @@ class _TritonUser(User):
             self._prepare()
         except TritonbatchError as error:
             end(self.environment, error.exit_code, str(error))
+            raise GreenletExit from error  # StopUser would be logged with a traceback
 
     def on_stop(self) -> None:
         """Close the connection."""
@@ -69,6 +72,8 @@ class _TritonUser(User):
     def _prepare(self) -> None:
         if not self.model:
             raise InvalidInput(f"{type(self).__name__} names no model: expected model = 'NAME', one that is loaded.")
+        _check_weights(type(self).__name__, "batch_sizes", self.batch_sizes, least=1)
+        _check_weights(type(self).__name__, "priorities", self.priorities, least=0)
         prepare_grpc(self.protocol)
         host = str(self.host or self.environment.host or "").removeprefix("http://").rstrip("/")
         self.triton = Client(host, protocol=self.protocol, timeout_s=self.timeout_s, retry=None)
@@ -119,6 +124,14 @@ class _TritonUser(User):
             return next(iter(weights))
         shares = np.array(list(weights.values()), np.float64)
         return int(self._rng.choice(list(weights), p=shares / shares.sum()))
+
+
+def _check_weights(user: str, name: str, weights: Mapping[int, float], least: int) -> None:
+    sound = isinstance(weights, Mapping) and weights and all(0 < weight < math.inf for weight in weights.values())
+    if not sound or not all(type(value) is int and value >= least for value in weights):
+        raise InvalidInput(
+            f"{user} has {name} = {weights!r}: expected integers from {least} on with weights above 0, as {{1: 1.0}}."
+        )
 
 
 class TritonHttpUser(_TritonUser):

@@ -40,8 +40,8 @@ def _faults(measurement: Measurement, generator: Mapping[str, Any]) -> Iterator[
         waits, lag_ms = generator["cap_waits"], generator["schedule_lag_p99_ms"]
         capped = f"{waits:,.0f} requests waited at the cap of {generator['cap']:,}, and " if waits else ""
         yield (
-            f"Generator saturated: {capped}the latest 1 % of the requests started {milliseconds(lag_ms)} or more behind "
-            "the schedule; give it more --processes, a lower rate or a quieter machine."
+            f"Generator saturated: {capped}the latest 1 % of the requests started {milliseconds(lag_ms)} or more "
+            "behind the schedule; give it more --processes, a lower rate or a quieter machine."
         )
     if generator.get("lost_workers"):
         yield f"{generator['lost_workers']} workers were lost: their part of the load is missing."

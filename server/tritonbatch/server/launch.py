@@ -61,7 +61,10 @@ def free_ports(wanted: Ports) -> Ports:
                 listener.bind(("127.0.0.1", port))
             except OSError as error:
                 flag = f"--{name}-port"
-                raise InvalidInput(f"Port {port} is taken ({error.strerror}): give another {flag}, or 0.") from error
+                raise InvalidInput(
+                    f"Port {port} is taken ({error.strerror}): give another {flag}, or 0; a server that was stopped "
+                    "just now can hold it for 10 s."
+                ) from error
         return Ports(**{name: listener.getsockname()[1] for name, listener in sockets.items()})
     finally:
         for listener in sockets.values():

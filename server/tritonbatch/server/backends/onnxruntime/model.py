@@ -103,7 +103,12 @@ def _array(tensor: Any) -> Array:
 
 
 def _tensor(name: str, array: Array) -> Any:
-    capsule = np.ascontiguousarray(array).__dlpack__()
+    array = np.ascontiguousarray(array)
+    if not array.size:
+        # NumPy's strides are then all 0, which Triton takes for an order of its own and refuses.
+        strides = [array.itemsize * int(np.prod(array.shape[axis + 1 :])) for axis in range(array.ndim)]
+        array = np.lib.stride_tricks.as_strided(array, strides=strides)
+    capsule = array.__dlpack__()
     tensor = pb_utils.Tensor.from_dlpack(name, capsule)
     # Triton marks the capsule as taken with a name of its own; NumPy knows only DLPack's, and would print a traceback.
     _set_capsule_name(capsule, b"used_dltensor")
