@@ -124,13 +124,13 @@ def one(server: EmbeddedServer, options: argparse.Namespace, *, trace: bool) -> 
 
 
 def measure(folder: Path, options: argparse.Namespace) -> tuple[list[tuple[Run, Run]], int, int]:
-    """The pairs (off, on), the bytes of trace, and how often the server died.
+    """The pairs (off, on), the bytes of trace, and how often the server failed.
 
-    Before 2.57 Triton can crash after tens of thousands of traced requests (server pull request 8144): every PER_SERVER
-    pairs have a server of their own, and what one that dies takes with it is left out.
+    Triton 2.51 can fail after tens of thousands of traced requests (see server pull request 8144): every PER_SERVER
+    pairs have a server of their own, and what one that fails takes with it is left out.
     """
     pairs: list[tuple[Run, Run]] = []
-    written = died = 0
+    written = failed = 0
     for first in range(0, options.pairs, PER_SERVER):
         with EmbeddedServer(folder / "repository", arguments=trace_arguments(folder / "trace.json")) as server:
             try:
@@ -142,8 +142,8 @@ def measure(folder: Path, options: argparse.Namespace) -> tuple[list[tuple[Run, 
                     pairs.append((runs[False][0], runs[True][0]))
                     written += runs[True][1]
             except (RequestFailed, ServerFailed):
-                died += 1
-    return pairs, written, died
+                failed += 1
+    return pairs, written, failed
 
 
 def column(runs: list[Run], name: str) -> npt.NDArray[np.float64]:
@@ -186,7 +186,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         write_model(Path(folder) / "repository")
-        pairs, written, died = measure(Path(folder), options)
+        pairs, written, failed = measure(Path(folder), options)
     off, on = [without for without, _ in pairs], [with_trace for _, with_trace in pairs]
     here = machine()
     console = Console(width=120)
@@ -197,7 +197,7 @@ def main() -> None:
     )
     console.print(table(off, on))
     traced_requests = sum(run.throughput_per_s for run in on) * options.seconds
-    console.print(f"{written / traced_requests:.0f} bytes of trace per request; the server died {died} times")
+    console.print(f"{written / traced_requests:.0f} bytes of trace per request; the server failed {failed} times")
 
 
 if __name__ == "__main__":

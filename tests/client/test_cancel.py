@@ -46,6 +46,14 @@ class Sleeper:
     def __init__(self, server: EmbeddedServer) -> None:
         self._server = server
 
+    def can_be_seen(self) -> bool:
+        """Whether the server's metrics answer yet: it is ready a moment before they are."""
+        try:
+            self.waiting()
+        except OSError:
+            return False
+        return True
+
     def waiting(self) -> float:
         """Requests that were accepted and are not answered yet, the running one not counted."""
         return self._metric("nv_inference_pending_request_count{")
@@ -69,6 +77,7 @@ class Sleeper:
 def sleeper(client_server: EmbeddedServer) -> Iterator[Sleeper]:
     """The sleeper with nothing to do, before and after."""
     watched = Sleeper(client_server)
+    assert until(watched.can_be_seen)
     with Client(client_server.http_url) as client:
         assert until(lambda: watched.waiting() == 0)
         client.infer("sleeper", seconds(0))  # behind whatever still runs
@@ -274,7 +283,7 @@ async def _hedged_by_asyncio(url: str) -> None:
 def test_a_hedge_that_lost_says_nothing_against_its_server(
     client_server: EmbeddedServer, protocol: Protocol, kind: str
 ) -> None:
-    """The loser was broken off by us: it is not tried again, costs no retry, and its endpoint does not rest."""
+    """The loser was broken off by us: it is not tried again, costs its hedge alone, and its endpoint does not rest."""
     retry = Retry(hedge_after_s=0.05)
     if kind == "threads":
         with Client(url_of(client_server, protocol), protocol=protocol, retry=retry) as client:
@@ -284,7 +293,26 @@ def test_a_hedge_that_lost_says_nothing_against_its_server(
     else:
         core = asyncio.run(_hedged_core(url_of(client_server, protocol), protocol, retry))
     assert core.balancer.endpoints[0].failures == 0
-    assert core._budget._tokens == RESERVE
+    assert core._budget._tokens == pytest.approx(RESERVE - 1 + retry.budget_ratio)
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_hedging_every_request_fails_none(client_server: EmbeddedServer, kind: str) -> None:
+    """Losers are broken off as they end, hundreds of times over HTTP: no request meets a connection that was shut."""
+    retry = Retry(attempts=1, hedge_after_s=1e-5, budget_ratio=2.0)
+    if kind == "threads":
+        with Client(client_server.http_url, retry=retry) as client:
+            for number in range(400):
+                assert client.infer("free", seconds(number))["y"].tolist() == [[number]]
+    else:
+        asyncio.run(_hedging_all(client_server.http_url, retry))
+
+
+async def _hedging_all(url: str, retry: Retry) -> None:
+    """The same, awaited."""
+    async with AsyncClient(url, retry=retry) as client:
+        for number in range(400):
+            assert (await client.infer("free", seconds(number)))["y"].tolist() == [[number]]
 
 
 async def _hedged_core(url: str, protocol: Protocol, retry: Retry) -> Core:

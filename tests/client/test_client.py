@@ -128,7 +128,8 @@ def test_where_nothing_listens_the_address_is_named(protocol: Protocol) -> None:
 @pytest.mark.parametrize(
     ("url", "protocol"),
     [
-        ("http://localhost:1", "http"),
+        ("http://localhost:1", "grpc"),
+        ("https://localhost:1", "http"),
         ("localhost", "http"),
         (":8000", "http"),
         ("localhost:", "grpc"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tritonbatch.client import AsyncClient, Client, Protocol
+from tritonbatch.client import AsyncClient, Client, Protocol, Unreachable, infer_timed, infer_timed_async
 from tritonbatch.client.endpoints import REST_FIRST_S, REST_LONGEST_S, Balancer, addresses_of
 from tritonbatch.errors import InvalidInput
 from tritonbatch.server import EmbeddedServer
@@ -161,6 +162,10 @@ def test_sixteen_threads_leave_nothing_outstanding() -> None:
         ("[::1]:8000", False, ("[::1]:8000",)),
         ("host:8000/base/path", True, ("host:8000/base/path",)),
         ("bücher.example:8000", True, ("bücher.example:8000",)),
+        ("http://localhost:8000", True, ("localhost:8000",)),
+        ("http://localhost:8000/", True, ("localhost:8000",)),
+        ("localhost:8001/", False, ("localhost:8001",)),
+        (["HTTP://a:1/base/", "b:2"], True, ("a:1/base", "b:2")),
     ],
 )
 def test_addresses_are_taken_as_they_are(urls: str | list[str], base_path: bool, addresses: tuple[str, ...]) -> None:  # noqa: FBT001
@@ -174,7 +179,10 @@ def test_addresses_are_taken_as_they_are(urls: str | list[str], base_path: bool,
         ([], True),
         ("", True),
         (["a:1", ""], True),
-        ("http://localhost:8000", True),
+        ("http://localhost:8001", False),
+        ("https://localhost:8000", True),
+        ("localhost:8000,localhost:8001", True),
+        (b"localhost:8000", True),
         ("grpc://localhost:8001", False),
         ("localhost", True),
         (":8000", True),
@@ -193,6 +201,14 @@ def test_addresses_that_are_none_are_refused(urls: str | list[str], base_path: b
     """Schemes, missing ports, and names that cannot be looked up are the caller's mistake, said at once."""
     with pytest.raises(InvalidInput, match="expected"):
         addresses_of(urls, base_path=base_path)
+
+
+def test_addresses_that_nearly_fit_say_what_to_do() -> None:
+    """TLS is a setting of the connections, and several addresses are a list."""
+    with pytest.raises(InvalidInput, match=r"asks for TLS.*Connections\(tls=Tls"):
+        addresses_of("https://localhost:8000", base_path=True)
+    with pytest.raises(InvalidInput, match="give several as a list"):
+        addresses_of("a:1,b:2", base_path=True)
 
 
 # ---- Two real servers
@@ -315,3 +331,73 @@ def test_callers_do_not_notice_that_one_server_dies_and_returns(
         for caller in callers:
             caller.result(GUARD_S)
     assert _counts(replicas)[1] >= 10
+
+
+# ---- One server beside an endpoint that does not answer
+
+
+@pytest.fixture
+def silent() -> Iterator[str]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
+
+
+def _ask(urls: list[str], protocol: Protocol, kind: str, timeout_s: float) -> list[int]:
+    """Infer, look whether it is ready, and read the statistics; how often it was counted, by both and by the timing."""
+    if kind == "asyncio":
+        return asyncio.run(_ask_in_asyncio(urls, protocol, timeout_s))
+    with Client(urls, protocol=protocol, timeout_s=timeout_s) as client:
+        _infer(client)
+        assert client.ready("linear")
+        timing = infer_timed(client, "linear", {"x": X})[1]
+        return [int(client.settled_statistics("linear").inference_count > 0), timing.requests]
+
+
+async def _ask_in_asyncio(urls: list[str], protocol: Protocol, timeout_s: float) -> list[int]:
+    async with AsyncClient(urls, protocol=protocol, timeout_s=timeout_s) as client:
+        await client.infer("linear", {"x": X})
+        assert await client.ready("linear")
+        timing = (await infer_timed_async(client, "linear", {"x": X}))[1]
+        return [int((await client.settled_statistics("linear")).inference_count > 0), timing.requests]
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_dead_replica_hides_nothing_of_the_others(server: EmbeddedServer, protocol: Protocol, kind: str) -> None:
+    """Statistics and timings come from the replica that answers, wherever in the list the dead one stands."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        dead = f"127.0.0.1:{listener.getsockname()[1]}"
+    alive = _urls([server], protocol)
+    for urls in ([dead, *alive], [*alive, dead]):
+        assert _ask(urls, protocol, kind, GUARD_S) == [1, 1]
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_a_silent_replica_does_not_take_the_whole_time(
+    server: EmbeddedServer, silent: str, protocol: Protocol, kind: str
+) -> None:
+    """Learning the model and looking for readiness go on to the next endpoint before the deadline."""
+
+    async def awaited() -> None:
+        async with AsyncClient(urls, protocol=protocol, timeout_s=2) as client:
+            assert (await client.contract("linear")).model == "linear"
+            assert await client.ready("linear")
+
+    urls = [silent, *_urls([server], protocol)]
+    if kind == "asyncio":
+        asyncio.run(awaited())
+        return
+    with Client(urls, protocol=protocol, timeout_s=2) as client:
+        assert client.contract("linear").model == "linear"
+        assert client.ready("linear")
+
+
+def test_when_no_replica_answers_the_statistics_say_why() -> None:
+    """With every endpoint dead there is nothing to add up, and the first one's failure comes."""
+    with (
+        pytest.raises(Unreachable, match=r"127.0.0.1:1, model .linear"),
+        Client(["127.0.0.1:1", "127.0.0.1:2"]) as client,
+    ):
+        client.statistics("linear")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import signal
 import socket
 import threading
 import time
@@ -16,7 +17,7 @@ import numpy as np
 import psutil
 import pytest
 
-from tritonbatch.client import AsyncClient, Client, Connections, InvalidRequest, Protocol, Retry
+from tritonbatch.client import AsyncClient, Client, Connections, InvalidInput, Protocol, Retry
 from tritonbatch.server import EmbeddedServer
 
 TIMES = 1000
@@ -95,8 +96,130 @@ def test_a_closed_client_says_so(connect: Callable[..., Any], *, used: bool) -> 
     client.close()
     client.close()
     for call in (lambda: client.infer("free", x), lambda: client.metadata("free")):
-        with pytest.raises(InvalidRequest, match="client is closed"):
+        with pytest.raises(InvalidInput, match="client is closed"):
             call()
+
+
+@pytest.mark.triton
+def test_a_closed_client_is_not_a_server_that_is_down(connect: Callable[..., Any]) -> None:
+    """Readiness of a closed client is a mistake, no False."""
+    client = connect()
+    assert client.ready()
+    client.close()
+    with pytest.raises(InvalidInput, match="client is closed"):
+        client.ready()
+
+
+def test_a_closed_client_is_not_entered() -> None:
+    """A with block around a client that was closed before says so at once."""
+    client = Client("localhost:1")
+    client.close()
+    with pytest.raises(InvalidInput, match="client is closed"):
+        client.__enter__()
+
+    async def awaited() -> None:
+        other = AsyncClient("localhost:1")
+        await other.close()
+        with pytest.raises(InvalidInput, match="client is closed"):
+            await other.__aenter__()
+
+    asyncio.run(awaited())
+
+
+@pytest.mark.triton
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.filterwarnings("error")
+def test_another_event_loop_is_refused(client_server: EmbeddedServer, protocol: Protocol) -> None:
+    """An AsyncClient belongs to the loop of its first call; elsewhere it raises at once, and leaves nothing behind."""
+    client, x = AsyncClient(url_of(client_server, protocol), protocol=protocol), {"x": np.ones((1, 1), np.float32)}
+    first = asyncio.new_event_loop()
+    try:
+        assert first.run_until_complete(client.infer("free", x))["y"].item() == 1
+        for call in (client.infer, client.infer_many):
+            with pytest.raises(InvalidInput, match="belongs to another event loop: make one per loop"):
+                asyncio.run(call("free", x))  # type: ignore[arg-type]
+        assert first.run_until_complete(client.infer("free", x))["y"].item() == 1
+        first.run_until_complete(client.close())
+    finally:
+        first.close()
+    gc.collect()
+
+
+# ---- After fork
+
+
+def in_child(work: Callable[[], object]) -> int:
+    """Fork, do *work* there, and give the child's exit code; 0 when *work* returned."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            work()
+            code = 0
+        finally:
+            os._exit(code)  # at once: the child shares pytest's files, and all its fixtures
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    raise AssertionError("the child hangs")
+
+
+@pytest.mark.triton
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_client_over_http_may_be_used_on_both_sides_of_a_fork(client_server: EmbeddedServer) -> None:
+    """Parent and child ask at once, and each gets its own answers; the child hedges and splits, too."""
+    with Client(client_server.http_url, retry=Retry(hedge_after_s=0.5)) as client:
+
+        def work(first: int) -> None:
+            for number in range(first, first + 200):
+                x = np.full((1, 1), number, np.float32)
+                assert client.infer("free", {"x": x})["y"].tolist() == [[number]]
+            many = np.arange(40, dtype=np.float32)[:, None]
+            assert client.infer_many("free", {"x": many}, in_flight=4)["y"].tolist() == many.tolist()
+
+        work(0)
+        with ThreadPoolExecutor(1) as threads:
+            forked = threads.submit(in_child, lambda: work(10_000))
+            work(20_000)
+            assert forked.result(60) == 0
+        work(30_000)
+
+
+@pytest.mark.triton
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_fork_frees_what_threads_of_the_parent_had_locked(client_server: EmbeddedServer) -> None:
+    """The child inherits locks that are held and never released there; it has its own, and nothing outstanding."""
+    with Client(client_server.http_url, connections=Connections(limit=1)) as client:
+        x = {"x": np.ones((1, 1), np.float32)}
+        client.infer("free", x)
+        core, pool = client._core, client._transport._pools[client.url]  # type: ignore[attr-defined]
+        held_open = core.balancer.take(), pool.take(1, time.monotonic() + 1)
+        with core.balancer._lock, core._budget._lock, pool._changed:
+            assert in_child(lambda: client.infer("free", x)) == 0
+        core.balancer.done(held_open[0], healthy=True)
+        pool.give_back(held_open[1])
+        assert client.infer("free", x)["y"].item() == 1
+
+
+@pytest.mark.triton
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_a_client_over_grpc_refuses_after_a_fork(client_server: EmbeddedServer) -> None:
+    """In the child gRPC would hang: it is told what to do, and the parent goes on."""
+    x = {"x": np.ones((1, 1), np.float32)}
+    with Client(client_server.grpc_url, protocol="grpc") as client:
+        client.infer("free", x)
+
+        def work() -> None:
+            with pytest.raises(InvalidInput, match="make a client in each process"):
+                client.infer("free", x)
+
+        assert in_child(work) == 0
+        assert client.infer("free", x)["y"].item() == 1
 
 
 @pytest.mark.triton

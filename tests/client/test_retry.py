@@ -36,6 +36,7 @@ from tritonbatch.client import (
     Unreachable,
 )
 from tritonbatch.client.retry import RESERVE, RetryBudget, wait_before_retry
+from tritonbatch.client.threads import _Cancellation
 from tritonbatch.errors import RequestFailed
 
 GUARD_S = 20.0
@@ -290,10 +291,39 @@ def test_no_hedge_is_sent_when_the_answer_comes_in_time(ask: Ask) -> None:
         assert played.attempts == 1
 
 
+def test_hedges_are_paid_from_the_budget(ask: Ask) -> None:
+    """Without a token no request is sent twice, however slow the first one is."""
+    with _playing(Played([], waits_s=[0.3] * 20)) as played:
+        client = Client(played.address, retry=Retry(hedge_after_s=0.001, budget_ratio=0))
+        with client:
+            for _ in range(20):
+                client.infer("m", ROW)
+        assert 20 + RESERVE >= played.attempts > 20
+        assert client._core._budget._tokens < 1
+    with _playing(Played([], waits_s=[0.2])) as played:
+        assert ask(played.address, Retry(hedge_after_s=0.01, budget_ratio=0)) == 2.0
+        assert played.attempts == 2
+
+
+def test_an_exchange_that_was_broken_off_as_it_ended_counts_as_lost() -> None:
+    """What it used is broken, so its result is not taken: its connection must not go back to the others."""
+    cancellation, broken = _Cancellation(), []
+
+    def ending() -> int:
+        cancellation.cancel()
+        return 1
+
+    with pytest.raises(Cancelled):
+        cancellation.run(ending, lambda: broken.append(1))
+    assert broken == [1]
+
+
 class _PlayedGrpc(grpc.GenericRpcHandler):  # type: ignore[misc]
     """A server over gRPC whose first inference waits for its cancellation, and whose later ones answer at once."""
 
-    def __init__(self) -> None:
+    def __init__(self, delay_us: int = 0) -> None:
+        self.delay_us = delay_us
+        self.ended = threading.Event()
         self.cancelled = threading.Event()
         self.attempts = 0
         self._first = threading.Lock()
@@ -308,7 +338,7 @@ class _PlayedGrpc(grpc.GenericRpcHandler):  # type: ignore[misc]
         self.attempts += 1
         if self._first.acquire(blocking=False):
             context.add_callback(self.cancelled.set)
-            self.cancelled.wait(GUARD_S)
+            (self.ended if self.delay_us else self.cancelled).wait(GUARD_S)
         answer = pb.ModelInferResponse(model_name="m", raw_output_contents=[np.float32(7).tobytes()])
         answer.outputs.add(name="y", datatype="FP32", shape=[1, 1])
         return bytes(answer.SerializeToString())
@@ -317,6 +347,7 @@ class _PlayedGrpc(grpc.GenericRpcHandler):  # type: ignore[misc]
         config = ModelConfig(name="m", max_batch_size=8)
         config.input.add(name="x", data_type="TYPE_FP32", dims=[1])
         config.output.add(name="y", data_type="TYPE_FP32", dims=[1])
+        config.dynamic_batching.max_queue_delay_microseconds = self.delay_us
         return bytes(pb.ModelConfigResponse(config=config).SerializeToString())
 
     def _metadata(self, *_: object) -> bytes:
@@ -328,14 +359,60 @@ class _PlayedGrpc(grpc.GenericRpcHandler):  # type: ignore[misc]
 
 def test_the_hedge_that_lost_is_cancelled_on_the_server(ask: Ask) -> None:
     """Over gRPC the slow attempt is cancelled as soon as the other one has answered, and the server learns of it."""
-    played = _PlayedGrpc()
+    with _playing_grpc(_PlayedGrpc()) as (played, address):
+        assert ask(address, Retry(hedge_after_s=0.1), protocol="grpc") == 7.0
+        assert played.cancelled.wait(GUARD_S)
+        assert played.attempts == 2
+
+
+@pytest.mark.parametrize("kind", ["threads", "asyncio"])
+def test_the_hedge_that_lost_runs_on_where_the_model_has_a_queue_delay(kind: str) -> None:
+    """There a cancelled request would hold up its neighbours: the server learns of nothing before it has answered."""
+    retry = Retry(hedge_after_s=0.1)
+
+    async def awaited(played: _PlayedGrpc, address: str) -> None:
+        async with AsyncClient(address, retry=retry, protocol="grpc") as client:
+            assert (await client.infer("m", ROW))["y"].item() == 7.0
+            assert not await asyncio.to_thread(played.cancelled.wait, 0.3)
+            played.ended.set()
+            for _ in range(100):
+                await asyncio.sleep(0.02 if client._transport._losing else 0)  # type: ignore[attr-defined]
+            assert client._core.balancer.endpoints[0].outstanding == 0
+
+    with _playing_grpc(_PlayedGrpc(delay_us=1000)) as (played, address):
+        if kind == "asyncio":
+            asyncio.run(awaited(played, address))
+        else:
+            with Client(address, retry=retry, protocol="grpc") as client:
+                assert client.infer("m", ROW)["y"].item() == 7.0
+                assert not played.cancelled.wait(0.3)
+                played.ended.set()
+        assert played.attempts == 2
+
+
+def test_closing_ends_the_hedges_that_run_on() -> None:
+    """An AsyncClient leaves no task behind, also where the server never answers the one that lost."""
+
+    async def work(address: str) -> None:
+        async with (
+            asyncio.timeout(GUARD_S),
+            AsyncClient(address, retry=Retry(hedge_after_s=0.1), protocol="grpc") as client,
+        ):
+            await client.infer("m", ROW)
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+
+    with _playing_grpc(_PlayedGrpc(delay_us=1000)) as (_, address):
+        asyncio.run(work(address))
+
+
+@contextmanager
+def _playing_grpc(played: _PlayedGrpc) -> Iterator[tuple[_PlayedGrpc, str]]:
     with ThreadPoolExecutor(4) as threads:
         server = grpc.server(threads, handlers=[played])
         port = server.add_insecure_port("127.0.0.1:0")
         server.start()
         try:
-            assert ask(f"127.0.0.1:{port}", Retry(hedge_after_s=0.1), protocol="grpc") == 7.0
-            assert played.cancelled.wait(GUARD_S)
-            assert played.attempts == 2
+            yield played, f"127.0.0.1:{port}"
         finally:
+            played.ended.set()
             server.stop(0).wait(GUARD_S)

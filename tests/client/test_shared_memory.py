@@ -31,6 +31,7 @@ from tritonbatch.client import (
 from tritonbatch.client.errors import translated
 from tritonbatch.client.shared_calls import plan, shared_call
 from tritonbatch.client.shared_memory import AsyncSharedMemory, SharedMemory
+from tritonbatch.client.transport import finished
 from tritonbatch.errors import InvalidInput, NotSupported
 from tritonbatch.server import EmbeddedServer
 
@@ -347,6 +348,38 @@ def test_what_cannot_be_laid_out_is_refused(
     """The message names model and tensor, what it got and what it expected, before any memory is made."""
     with pytest.raises(InvalidRequest, match=says):
         SharedMemory(client, model, rows=rows, shapes=shapes).__enter__()
+
+
+@pytest.mark.triton
+def test_assigning_to_an_input_copies_it_in(client: Client) -> None:
+    """inputs["x"] = array fills the memory, converted as an input is; what does not fit changes nothing."""
+    with SharedMemory(client, "free", rows=2, shapes={"x": (3,)}) as memory:
+        memory.inputs["x"] = np.arange(6, dtype=np.float32).reshape(2, 3)
+        assert memory.infer()["y"].tolist() == [[3], [12]]
+        memory.inputs["x"] = [[1, 1, 1], [2, 2, 2]]
+        memory.inputs["x"] *= 2
+        assert memory.infer()["y"].tolist() == [[6], [12]]
+        with pytest.raises(InvalidRequest, match=r"got shape \(1, 3\); expected \(2, 3\).*\[:rows\]"):
+            memory.inputs["x"] = np.ones((1, 3), np.float32)
+        with pytest.raises(InvalidRequest, match="got float64"):
+            memory.inputs["x"] = np.ones((2, 3))
+        with pytest.raises(InvalidRequest, match="no memory for 'z'; expected of x"):
+            memory.inputs["z"] = np.ones((2, 3), np.float32)
+        assert memory.infer()["y"].tolist() == [[6], [12]]
+        assert list(memory.inputs) == ["x"]
+    with pytest.raises(InvalidRequest, match="no memory for 'x'"):
+        memory.inputs["x"] = np.ones((2, 3), np.float32)
+
+
+@pytest.mark.triton
+def test_a_client_closed_inside_still_frees_the_memory(client_server: EmbeddedServer) -> None:
+    """Leaving the block after the client was closed cannot tell the server, but ends without an error."""
+    with Client(client_server.http_url) as client, SharedMemory(client, "half", rows=1):
+        client.close()
+    with Client(client_server.http_url) as client:
+        for region in registered(client_server):
+            finished(client._core.ask_at(client.url, "unregister_memory", region["name"], None, 5))
+    assert left(client_server) == []
 
 
 @pytest.mark.triton

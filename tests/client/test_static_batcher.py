@@ -128,7 +128,7 @@ def test_a_stream_refuses_an_item_of_another_shape_in_a_batch() -> None:
     items = [{"x": [1.0]}, {"x": [2.0]}, {"x": [3.0]}, {"x": [4.0, 5.0]}]
     outputs = StaticBatcher(Doubling(), "double", 2).stream(items)
     assert [next(outputs)["y"].tolist() for _ in range(2)] == [[2], [4]]
-    with pytest.raises(InvalidRequest, match=r"item 3: got x float32\[2\]; expected x float32\[1\]"):
+    with pytest.raises(InvalidRequest, match=r"^Item 3: Model double: got x float32\[2\]; expected x float32\[1\]"):
         next(outputs)
 
 

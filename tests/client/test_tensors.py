@@ -8,6 +8,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -15,7 +16,7 @@ from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.utils import triton_to_np_dtype
 
 from tritonbatch.client import Client, Contract, InvalidRequest, Protocol, Tensor
-from tritonbatch.client.tensors import checked
+from tritonbatch.client.tensors import checked, checked_item
 from tritonbatch.server import EmbeddedServer
 
 TYPES = {
@@ -102,8 +103,8 @@ def test_text_is_no_number(declared: str) -> None:
     ],
 )
 def test_integers_that_the_declared_type_does_not_hold_are_refused(declared: str, dtype: str, value: int) -> None:
-    """The message names the range that was given and the type that does not hold it."""
-    with pytest.raises(InvalidRequest, match=rf"got {dtype} with values from .*{value}.*; expected what .* holds"):
+    """The message names the number that was given and the type that does not hold it."""
+    with pytest.raises(InvalidRequest, match=rf"got {value} .{dtype}.; expected what .* holds, .* from .* to "):
         _sent(declared, np.full((1, 2), value, dtype))
 
 
@@ -183,12 +184,23 @@ def test_a_literal_too_large_for_its_type_is_refused(declared: str) -> None:
     [
         ("FP32", [[1.0, 2.0], [3.0]], "the lists have different lengths"),
         ("BYTES", [["a", "b"], ["c"]], "got list .*; expected text"),
-        ("BYTES", [["a", 7]], "got int 7; expected text"),
-        ("BYTES", [["a", None]], "got NoneType None; expected text"),
+        ("BYTES", [["a", 7]], r"got int 7 at \[0, 1\]; expected text"),
+        ("BYTES", [["a", None]], r"got NoneType None at \[0, 1\]; expected text"),
         ("BYTES", np.ones((1, 2), np.float32), "got float32; expected text"),
-        ("INT64", [[1.0, 2.0]], r"got float64 .FP64.; expected INT64"),
-        ("INT64", [[2**70, 1]], "expected INT64"),
-        ("FP32", [[None, 1.0]], "expected FP32"),
+        ("INT64", np.ones((1, 2)), r"got float64 .FP64.; expected INT64"),
+        ("INT64", [[1.0, 2.5]], r"got float64 .FP64. with 2.5; expected whole numbers that int64 holds"),
+        ("INT64", [[1.0, float("nan")]], r"got float64 .FP64. with nan; expected whole numbers"),
+        ("INT64", [[1.0, 2.0**53 + 2]], r"got float64 .FP64. with .*; expected whole numbers"),
+        ("UINT8", [[1.0, 256.0]], "got 256 .int64.; expected what uint8 holds, integers from 0 to 255"),
+        ("INT64", [[2**70, 1]], r"got object that holds 1180591620717411303424 at \[0, 0\]; expected INT64"),
+        ("FP32", [[None, 1.0]], r"got object that holds None at \[0, 0\]; expected FP32"),
+        ("FP32", [[1.0, "2"]], "expected FP32"),
+        ("FP32", np.array([[1.0, NotImplemented]], object), r"holds NotImplemented at \[0, 1\]; expected FP32"),
+        ("FP32", np.ma.masked_equal([[1.0, 2.0]], 2.0), r"has masked values; fill them with .filled\(value\)"),
+        ("FP32", torch.ones(1, 2, requires_grad=True), r"got Tensor, which cannot be read .*\.detach\(\)"),
+        ("BF16", torch.ones(1, 2, dtype=torch.bfloat16), r"got Tensor, which cannot be read .*\.float\(\)"),
+        ("FP32", torch.ones(1, 2, device="meta"), "got Tensor, which cannot be read"),
+        ("FP32", torch.ones(1, 2).to_sparse(), "got Tensor, which cannot be read"),
         ("FP32", None, "expected FP32"),
         ("FP32", object(), "expected FP32"),
         ("FP32", 1.0, r"got shape \(\); expected \(-1, 2\)"),
@@ -228,6 +240,42 @@ def test_inputs_without_names_are_refused(inputs: Any) -> None:
     """An array in place of a mapping is the user's mistake, said as such."""
     with pytest.raises(InvalidRequest, match=r"Model m: got .* as inputs; expected a mapping of names to arrays"):
         checked(_contract("FP32"), inputs)
+
+
+def test_a_table_is_no_mapping_but_can_be_made_one() -> None:
+    """A DataFrame in place of the inputs gets a sentence that shows how to name its array."""
+
+    class DataFrame:
+        """Stands for that of pandas or polars."""
+
+        def to_numpy(self) -> Any:
+            return np.ones((1, 2), np.float32)
+
+    frame: Any = DataFrame()
+    with pytest.raises(InvalidRequest, match=r"got DataFrame as inputs.*as {'x': df.to_numpy\('float32'\)}"):
+        checked(_contract("FP32"), frame)
+
+
+def test_whole_numbers_as_json_has_them_are_integers() -> None:
+    """1.0 in a list is 1 for an integer input, a bool is 0 or 1, and a mask that hides nothing does no harm."""
+    assert _sent("INT64", [[1.0, -2.0]]).tolist() == [[1, -2]]
+    assert _sent("INT64", [[1.0, -2.0]]).dtype == np.int64
+    assert _sent("FP32", [[True, False]]).tolist() == [[1.0, 0.0]]
+    assert _sent("FP32", np.ma.masked_array(np.ones((1, 2), np.float32))).tolist() == [[1.0, 1.0]]
+
+
+@pytest.mark.parametrize(
+    ("item", "says"),
+    [
+        (np.ones(3, np.float32), r"got shape \(3,\); expected \(2,\)\.$"),
+        (np.float32(1), r"got shape \(\); expected \(2,\)\.$"),
+        (np.ones(2), "got float64"),
+    ],
+)
+def test_an_item_is_compared_without_the_batch_axis(item: Any, says: str) -> None:
+    """An item's message has its number and shapes of items, not of batches."""
+    with pytest.raises(InvalidRequest, match=f"^Item 7: Model m, input x: {says}"):
+        checked_item(_contract("FP32"), {"x": item}, 7)
 
 
 def _two_inputs() -> Contract:

@@ -157,8 +157,9 @@ def test_a_burst_waits_for_the_instance(slow_server: EmbeddedServer) -> None:
     overlap_ns = np.minimum(started_ns, end_ns) - np.maximum(queued_ns, begin_ns)
     assert parts.instance_wait_ns.tolist() == np.maximum(overlap_ns, 0).sum(axis=1).tolist()
     assert parts.instance_wait_ns.max() > parts.compute_ns.min() > 0
+    until_output_ns = parts.compute_input_ns + parts.compute_infer_ns  # an answer may arrive before COMPUTE_END
     for each in np.unique(trace.execution):
-        assert len(np.unique(parts.compute_ns[trace.execution[rows] == each])) == 1
+        assert len(np.unique(until_output_ns[trace.execution[rows] == each])) == 1
     means, parts_of_two = means_of(parts), means_of(played.split(instances=2))
     assert means.instance_wait_ms is not None
     assert means.instance_wait_ms > 0
@@ -219,7 +220,7 @@ def test_pending_requests_are_seen(slow_server: EmbeddedServer) -> None:
 
 
 def test_means_of_trace_and_statistics_agree(slow_server: EmbeddedServer) -> None:
-    """Both come from the same moments of the same requests, so queue and compute are the same to rounding."""
+    """Both come from the same moments of the same requests, so the parts are the same to rounding."""
     with Client(slow_server.http_url) as client:
         assert instance_count(client.config("greedy")) == 1
         before = client.settled_statistics("greedy")
@@ -229,8 +230,8 @@ def test_means_of_trace_and_statistics_agree(slow_server: EmbeddedServer) -> Non
     trace = read_trace(tracing.files)
     means = means_of(split(records, trace, join(records, trace), 1))
     assert counted.queue_ms == pytest.approx(means.queue_ms, rel=1e-3)
-    assert counted.compute_ms == pytest.approx(means.compute_ms, rel=1e-3)
-    assert counted.network_ms == pytest.approx(means.network_ms, rel=1e-2, abs=0.01)
+    assert means.compute_ms <= counted.compute_ms * 1.001  # an answer may arrive before COMPUTE_END
+    assert counted.network_ms + counted.compute_ms == pytest.approx(means.network_ms + means.compute_ms, rel=1e-3)
     assert counted.server_requests == means.requests == 6
 
 

@@ -20,7 +20,7 @@ from tritonbatch.client.options import Connections, Options, Protocol, Retry, Tl
 from tritonbatch.client.shared_memory import AsyncSharedMemory, SharedMemory
 from tritonbatch.client.static_batcher import AsyncStaticBatcher, StaticBatcher
 from tritonbatch.client.timing import Timing, infer_timed, infer_timed_async
-from tritonbatch.errors import RequestFailed
+from tritonbatch.errors import InvalidInput, NotSupported, RequestFailed
 
 __all__ = [
     "Answer",
@@ -32,9 +32,11 @@ __all__ = [
     "Client",
     "Connections",
     "Contract",
+    "InvalidInput",
     "InvalidRequest",
     "MicroBatcher",
     "NotReady",
+    "NotSupported",
     "Options",
     "Overloaded",
     "Plan",

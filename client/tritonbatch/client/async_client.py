@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, NoReturn, Self, overload
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelMetadataResponse, ModelStatistics, ServerMetadataResponse
@@ -19,16 +19,17 @@ from tritonbatch.client.client import (
 from tritonbatch.client.contract import Contract
 from tritonbatch.client.core import Core
 from tritonbatch.client.endpoints import addresses_of
+from tritonbatch.client.errors import closed
 from tritonbatch.client.many import Item, Sending, infer_items, infer_rows
-from tritonbatch.client.message import Answer, Request
-from tritonbatch.client.options import NO_RETRY, Connections, Options, Protocol, Retry
+from tritonbatch.client.message import Answer, Request, check_request
+from tritonbatch.client.options import NO_RETRY, Connections, Options, Protocol, Retry, check_connections
 from tritonbatch.client.tensors import Array, Inputs
 from tritonbatch.client.tracing import Tracer
 from tritonbatch.client.transport import Transport
 
 
 class AsyncClient:
-    """As :class:`~tritonbatch.client.client.Client`, for the event loop in which it was made.
+    """As :class:`~tritonbatch.client.client.Client`, for the event loop in which it is first used: others are refused.
 
     Cancelling a task that waits here drops its request; over gRPC the server takes it out of its queue too, while over
     HTTP Triton does not look at the closed connection before it answers.
@@ -45,13 +46,21 @@ class AsyncClient:
         tracer: Tracer | None = None,
     ) -> None:
         self.urls = addresses_of(urls, base_path=protocol == "http")
+        check_connections(connections)
         self.url = ", ".join(self.urls)
         self.protocol = protocol
         language = language_of(protocol)
         self._transport = _awaiting(protocol, connections)
         self._core = Core(self.urls, language, self._transport, timeout_s, retry or NO_RETRY, tracer)
+        self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: connections belong to one process."""
+        raise TypeError("An AsyncClient cannot be pickled or copied: make an AsyncClient in each process.")
 
     async def __aenter__(self) -> Self:
+        if self._closed:
+            raise closed()
         return self
 
     async def __aexit__(
@@ -61,11 +70,15 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Close the connections; later calls fail."""
+        self._closed = True
         if (closing := self._transport.close()) is not None:
             await closing
 
     async def ready(self, model: str = "", version: str = "") -> bool:
-        """Whether any server (and *model* there, when given) answers that it is ready; False when nothing answers."""
+        """Whether any server (and *model* there, when given) answers that it is ready.
+
+        False when nothing answers; a closed client raises InvalidInput.
+        """
         return await self._core.ready(model, version)
 
     async def server_metadata(self) -> ServerMetadataResponse:
@@ -85,7 +98,10 @@ class AsyncClient:
         return await self._core.contract(model, version)
 
     async def statistics(self, model: str, version: str = "") -> ModelStatistics:
-        """The cumulative statistics of the model's only, or newest, served version; summed over several servers."""
+        """The cumulative statistics of the model's only, or newest, served version.
+
+        Over several servers, the sum of those that answer; it fails only when none does.
+        """
         return await self._core.statistics(model, version)
 
     async def settled_statistics(self, model: str) -> ModelStatistics:
@@ -165,6 +181,7 @@ class AsyncClient:
 
     async def send(self, request: Request, *, timeout_s: float | None = None) -> Answer:
         """Send *request* and wait; the answer is decoded when asked for (``arrays()``, ``as_numpy(name)``)."""
+        check_request(request)
         return await self._core.send(request, self._core.deadline(timeout_s))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self, overload
+from typing import Any, NoReturn, Self, overload
 
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelMetadataResponse, ModelStatistics, ServerMetadataResponse
@@ -12,9 +12,10 @@ from tritonclient.grpc.service_pb2 import ModelMetadataResponse, ModelStatistics
 from tritonbatch.client.contract import Contract
 from tritonbatch.client.core import Core
 from tritonbatch.client.endpoints import addresses_of
+from tritonbatch.client.errors import closed
 from tritonbatch.client.many import Item, Sending, infer_items, infer_rows
-from tritonbatch.client.message import Answer, Language, Request
-from tritonbatch.client.options import NO_RETRY, Connections, Options, Protocol, Retry
+from tritonbatch.client.message import Answer, Language, Request, check_request
+from tritonbatch.client.options import NO_RETRY, Connections, Options, Protocol, Retry, check_connections
 from tritonbatch.client.tensors import Array, Inputs
 from tritonbatch.client.tracing import Tracer
 from tritonbatch.client.transport import Transport, finished
@@ -33,10 +34,12 @@ class Client:
     queue policy lets requests bring a timeout, what is left of it is passed on. *retry* None sends everything once.
     With a *tracer* of OpenTelemetry every request is a span that the server's own trace continues.
 
-    Any number of threads or greenlets may share a client. ``with`` closes it.
+    Any number of threads or greenlets may share a client; so may processes forked over HTTP, where a child opens its
+    own connections. Over gRPC a child must make its own client. ``with`` closes it.
 
     Raises:
-        InvalidInput: an address has a scheme or no port, or the protocol is unknown.
+        InvalidInput: an address has no port, or another scheme than ``http://``; the protocol is unknown; in every
+            method, the client is closed, or was given what is no model, options or time.
         RequestFailed: in every method, one of the kinds in :mod:`tritonbatch.client.errors`.
     """
 
@@ -51,12 +54,20 @@ class Client:
         tracer: Tracer | None = None,
     ) -> None:
         self.urls = addresses_of(urls, base_path=protocol == "http")
+        check_connections(connections)
         self.url = ", ".join(self.urls)
         self.protocol = protocol
         language, self._transport = _blocking(protocol, connections)
         self._core = Core(self.urls, language, self._transport, timeout_s, retry or NO_RETRY, tracer)
+        self._closed = False
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be pickled or copied: connections belong to one process."""
+        raise TypeError("A Client cannot be pickled or copied: make a Client in each process.")
 
     def __enter__(self) -> Self:
+        if self._closed:
+            raise closed()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -64,10 +75,14 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; later calls fail."""
+        self._closed = True
         self._transport.close()
 
     def ready(self, model: str = "", version: str = "") -> bool:
-        """Whether any server (and *model* there, when given) answers that it is ready; False when nothing answers."""
+        """Whether any server (and *model* there, when given) answers that it is ready.
+
+        False when nothing answers; a closed client raises InvalidInput.
+        """
         return finished(self._core.ready(model, version))
 
     def server_metadata(self) -> ServerMetadataResponse:
@@ -87,7 +102,10 @@ class Client:
         return finished(self._core.contract(model, version))
 
     def statistics(self, model: str, version: str = "") -> ModelStatistics:
-        """The cumulative statistics of the model's only, or newest, served version; summed over several servers."""
+        """The cumulative statistics of the model's only, or newest, served version.
+
+        Over several servers, the sum of those that answer; it fails only when none does.
+        """
         return finished(self._core.statistics(model, version))
 
     def settled_statistics(self, model: str) -> ModelStatistics:
@@ -172,6 +190,7 @@ class Client:
 
     def send(self, request: Request, *, timeout_s: float | None = None) -> Answer:
         """Send *request* and wait; the answer is decoded when asked for (``arrays()``, ``as_numpy(name)``)."""
+        check_request(request)
         return finished(self._core.send(request, self._core.deadline(timeout_s)))
 
 

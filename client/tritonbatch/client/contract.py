@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelMetadataResponse
 
+from tritonbatch.client.errors import InvalidRequest
+from tritonbatch.client.options import Options
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tensor:
@@ -33,6 +36,11 @@ class Contract:
         """Whether requests depend on each other (sequence batching), so that none may be sent twice."""
         return bool(self.config.HasField("sequence_batching"))
 
+    @property
+    def delays(self) -> bool:
+        """Whether Triton's dynamic batcher keeps requests waiting for others (a queue delay)."""
+        return bool(self.config.dynamic_batching.max_queue_delay_microseconds)
+
     def takes_queue_timeout(self, priority: int) -> bool:
         """Whether the queue policy of *priority* lets a request bring its own timeout.
 
@@ -44,6 +52,25 @@ class Contract:
             priority or batching.default_priority_level, batching.default_queue_policy
         )
         return bool(policy.allow_timeout_override and policy.default_timeout_microseconds)
+
+
+def check_options(contract: Contract, options: Options) -> None:
+    """Check what *options* ask for against the model, where Triton would ignore it or refuse it later.
+
+    Raises:
+        InvalidRequest: an output that the model does not have, or a priority beyond its levels.
+    """
+    if unknown := [name for name in options.outputs if name not in contract.outputs]:
+        raise InvalidRequest(
+            f"Model {contract.model} has no output {', '.join(unknown)}; expected of "
+            f"{', '.join(sorted(contract.outputs))}."
+        )
+    levels = contract.config.dynamic_batching.priority_levels
+    if levels and options.priority > levels:  # without levels any priority is as good as none
+        raise InvalidRequest(
+            f"Model {contract.model}: got priority {options.priority}; expected 1 (the highest) to {levels}, its "
+            "priority_levels, or 0 for its default."
+        )
 
 
 def contract(metadata: ModelMetadataResponse, config: ModelConfig) -> Contract:

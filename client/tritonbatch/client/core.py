@@ -18,7 +18,7 @@ import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelMetadataResponse, ModelStatistics, ServerMetadataResponse
 
-from tritonbatch.client.contract import Contract, contract
+from tritonbatch.client.contract import Contract, check_options, contract
 from tritonbatch.client.counters import summed
 from tritonbatch.client.endpoints import Balancer, Endpoint
 from tritonbatch.client.errors import (
@@ -29,14 +29,16 @@ from tritonbatch.client.errors import (
     ServerError,
     TimedOut,
     TryAgain,
+    Unreachable,
     translated,
 )
+from tritonbatch.client.forks import watch_forks
 from tritonbatch.client.message import Answer, Call, Language, Reply, Request
 from tritonbatch.client.options import Options, Retry, seconds
 from tritonbatch.client.retry import RetryBudget, wait_before_retry
 from tritonbatch.client.tensors import Array, Inputs, checked
 from tritonbatch.client.tracing import Tracer, traced
-from tritonbatch.client.transport import Transport
+from tritonbatch.client.transport import Hedge, Transport
 from tritonbatch.errors import InvalidInput, RequestFailed
 
 log = logging.getLogger("tritonbatch.client")
@@ -70,6 +72,8 @@ class Core:
         retry: Retry,
         tracer: Tracer | None,
     ) -> None:
+        if not isinstance(retry, Retry):
+            raise InvalidInput(f"retry is {retry!r}: expected a Retry(…), or None to send everything once.")
         self.transport = transport
         self.timeout_s = seconds(timeout_s)
         self.language = language
@@ -80,14 +84,24 @@ class Core:
         self._tracer = tracer
         self._contracts: dict[tuple[str, str], Contract] = {}
         self._templates: dict[Any, _Template] = {}
+        watch_forks(self)
+
+    def forked(self) -> None:
+        """In a child of this process: share no connection and no lock with the parent."""
+        self.balancer.forked()
+        self._budget.forked()
+        self.transport.forked()
 
     async def ready(self, model: str, version: str) -> bool:
         """Whether any endpoint answers that it (and *model*, when given) is ready."""
+        _check_names(model, version)
         what = "model_ready" if model else "server_ready"
-        call = self.language.ask(what, model, version)
-        for endpoint in self.balancer.endpoints:
+        call, until = self.language.ask(what, model, version), self.deadline(None)
+        endpoints = self.balancer.endpoints
+        for others, endpoint in zip(range(len(endpoints), 0, -1), endpoints, strict=True):
+            share_s = (until - time.monotonic()) / others
             try:
-                if self.language.understand(what, await self._exchange(endpoint.address, call, self.timeout_s, model)):
+                if self.language.understand(what, await self._exchange(endpoint.address, call, share_s, model)):
                     return True
             except RequestFailed:
                 continue
@@ -106,13 +120,24 @@ class Core:
         return await self._ask("config", model, version, deadline)
 
     async def statistics(self, model: str, version: str) -> ModelStatistics:
-        """The counters of the newest served version, summed over the endpoints."""
-        entries = []
-        for reply in await self._ask_all("statistics", model, version):
-            if not reply.model_stats:
-                raise ServerError(f"There are no statistics of model {model!r}; expected one entry per version.")
-            entries.append(max(reply.model_stats, key=lambda entry: int(entry.version)))
-        return summed(entries)
+        """The counters of the newest served version, summed over the endpoints that answer."""
+        return summed(list((await self.statistics_by_address(model, version)).values()))
+
+    async def statistics_by_address(self, model: str, version: str) -> dict[str, ModelStatistics]:
+        """The same for each endpoint that answers; the first one's failure when none does."""
+        _check_names(model, version, needed=True)
+        call, until = self.language.ask("statistics", model, version), self.deadline(None)
+        found, failures, endpoints = {}, [], self.balancer.endpoints
+        for others, endpoint in zip(range(len(endpoints), 0, -1), endpoints, strict=True):
+            share_s = (until - time.monotonic()) / others
+            try:
+                reply = await self._ask_one(endpoint.address, call, "statistics", model, share_s)
+                found[endpoint.address] = _newest(model, reply.model_stats)
+            except RequestFailed as failure:
+                failures.append(failure)
+        if not found:
+            raise failures[0]
+        return found
 
     async def settled_statistics(self, model: str) -> ModelStatistics:
         """The statistics once two readings agree, or after a second the last one."""
@@ -145,6 +170,7 @@ class Core:
 
     async def contract(self, model: str, version: str, deadline: float | None = None) -> Contract:
         """What the model declares, asked for once."""
+        _check_names(model, version, needed=True)
         known = self._contracts.get((model, version))
         if known is None:
             metadata = await self.metadata(model, version, deadline)
@@ -167,9 +193,9 @@ class Core:
             ready = self._from_template(model, inputs, options, keep=keep)
             if ready is not None:
                 return ready
-        known = await self.contract(model, options.version)
+        known = await self.contract(model, _version(options))
         rows, arrays = checked(known, inputs, add_batch_axis=add_batch_axis)
-        _check_outputs(known, options)
+        check_options(known, options)
         writer = self.language.writer(arrays, model, options)
         template = _Template(rows, writer, known.takes_queue_timeout(options.priority), not known.stateful)
         # Only what goes out as it came in: converted arrays need the check every time, and texts vary in size.
@@ -179,7 +205,10 @@ class Core:
 
     def _from_template(self, model: str, inputs: Inputs, options: Options, *, keep: bool) -> Request | None:
         """The hot path: names, types and shapes that have been checked before are written without looking again."""
-        template = self._templates.get(_signature(model, inputs, options))
+        try:
+            template = self._templates.get(_signature(model, inputs, options))
+        except (TypeError, AttributeError):  # not what it should be, which the slow way says
+            return None
         if template is None:
             return None
         return self._bound(template, model, tuple(inputs.values()), options, keep=keep)  # type: ignore[arg-type]
@@ -212,7 +241,7 @@ class Core:
         deadline = self.deadline(timeout_s)
         request = None if add_batch_axis else self._from_template(model, inputs, options, keep=False)
         if request is None:
-            await self.contract(model, options.version, deadline)
+            await self.contract(model, _version(options), deadline)
             request = await self.request(model, inputs, options, add_batch_axis=add_batch_axis, keep=False)
         answer = await self.send(request, deadline)
         arrays = answer.arrays()
@@ -236,8 +265,9 @@ class Core:
         hedge_after_s = self._retry.hedge_after_s
         if hedge_after_s is None or not request.repeatable:
             return self._retried(attempt, deadline, request.repeatable)
-        once = partial(self._retried, attempt, deadline)
-        return self.transport.first(once, once, hedge_after_s)
+        known = self._contracts.get((request.model, request.options.version))
+        hedge = Hedge(hedge_after_s, self._budget.spend, cancel=known is None or not known.delays)
+        return self.transport.first(partial(self._retried, attempt, deadline), hedge)
 
     async def _retried(
         self,
@@ -303,26 +333,50 @@ class Core:
             raise translated(error, address, model) from error
 
     async def _ask(self, what: str, model: str = "", version: str = "", deadline: float | None = None) -> Any:
-        """Ask whichever endpoint answers."""
+        """Ask whichever endpoint answers; one that is silent has no more than its share of the time."""
+        _check_names(model, version, needed=what != "server_metadata")
         call, until = self.language.ask(what, model, version), self.deadline(None) if deadline is None else deadline
-        return await self._retried(
-            lambda endpoint: self._ask_one(endpoint.address, call, what, model, until - time.monotonic()), until
-        )
+        others = min(len(self.balancer.endpoints), self._retry.attempts)
+
+        async def ask(endpoint: Endpoint) -> Any:
+            nonlocal others
+            others, share_s = others - 1, (until - time.monotonic()) / max(others, 1)
+            try:
+                return await self._ask_one(endpoint.address, call, what, model, share_s)
+            except TimedOut as failure:
+                if others < 1:
+                    raise
+                raise Unreachable(f"No answer from {endpoint.address} in {share_s:.3g} s; trying another.") from failure
+
+        return await self._retried(ask, until)
 
     async def _ask_all(
         self, what: str, model: str, version: str = "", body: Any = None, timeout_s: float | None = None
     ) -> list[Any]:
+        _check_names(model, version, needed=True)
         call = self.language.ask(what, model, version, body)
         timeout_s = self.timeout_s if timeout_s is None else seconds(timeout_s)
         endpoints = self.balancer.endpoints
         return [await self._ask_one(endpoint.address, call, what, model, timeout_s) for endpoint in endpoints]
 
 
-def _check_outputs(known: Contract, options: Options) -> None:
-    if unknown := [name for name in options.outputs if name not in known.outputs]:
-        raise InvalidRequest(
-            f"Model {known.model} has no output {', '.join(unknown)}; expected of {', '.join(sorted(known.outputs))}."
-        )
+def _check_names(model: str, version: str, *, needed: bool = False) -> None:
+    if not isinstance(model, str) or (needed and not model):
+        raise InvalidInput(f"The model is {model!r}: expected its name, a text.")
+    if not isinstance(version, str):
+        raise InvalidInput(f"The version is {version!r}: expected text, as {str(version)!r}.")
+
+
+def _version(options: Options) -> str:
+    if not isinstance(options, Options):
+        raise InvalidInput(f"options is {options!r}: expected Options(…).")
+    return options.version
+
+
+def _newest(model: str, versions: Sequence[ModelStatistics]) -> ModelStatistics:
+    if not versions:
+        raise ServerError(f"There are no statistics of model {model!r}; expected one entry per version.")
+    return max(versions, key=lambda entry: int(entry.version))
 
 
 def _signature(model: str, inputs: Inputs, options: Options) -> Any:

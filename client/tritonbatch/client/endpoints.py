@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from tritonbatch.errors import InvalidInput
@@ -41,6 +41,12 @@ class Balancer:
         self._clock = clock
         self._lock = threading.Lock()
         self._turn = 0
+
+    def forked(self) -> None:
+        """In a child of this process: nothing is outstanding here, and the lock is free."""
+        self._lock = threading.Lock()
+        for endpoint in self.endpoints:
+            endpoint.outstanding = 0
 
     def take(self) -> Endpoint:
         """Choose an endpoint for one request; hand it back with :meth:`done`."""
@@ -84,23 +90,37 @@ class Balancer:
 
 
 def addresses_of(urls: str | Sequence[str], *, base_path: bool) -> tuple[str, ...]:
-    """Check *urls*; a base path after the port is allowed where *base_path* says so.
+    """Check *urls*; a base path after the port, and ``http://`` before it, are allowed where *base_path* says so.
 
     Raises:
-        InvalidInput: there is none, or one has a scheme or no port.
+        InvalidInput: there is none, or one has another scheme or no port.
     """
-    addresses = (urls,) if isinstance(urls, str) else tuple(urls)
-    if not addresses:
+    if not isinstance(urls, Iterable) or isinstance(urls, (bytes, bytearray)):
+        raise InvalidInput(f"The addresses are {urls!r}: expected HOST:PORT, or a list of them.")
+    given = (urls,) if isinstance(urls, str) else tuple(urls)
+    if not given:
         raise InvalidInput("There is no address: expected at least one HOST:PORT.")
-    for address in addresses:
-        authority, slash, _ = address.partition("/")
-        host, _, port = authority.rpartition(":")
-        is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
-        if "://" in address or not _is_host(host) or not is_port or (slash and not base_path):
-            raise InvalidInput(
-                f"The address {address!r} is not one: expected HOST:PORT without a scheme, as localhost:8000."
-            )
-    return addresses
+    return tuple(_address(each, base_path=base_path) for each in given)
+
+
+def _address(given: str, *, base_path: bool) -> str:
+    if not isinstance(given, str):
+        raise InvalidInput(f"The address {given!r} is no text: expected HOST:PORT, as 'localhost:8000'.")
+    if given.lower().startswith("https://"):
+        raise InvalidInput(
+            f"The address {given!r} asks for TLS: expected HOST:PORT without a scheme; give Connections(tls=Tls(…))."
+        )
+    if "," in given:
+        raise InvalidInput(f"The address {given!r} is not one: expected HOST:PORT; give several as a list.")
+    address = given.rstrip("/")
+    if base_path and address.lower().startswith("http://"):
+        address = address[len("http://") :]
+    authority, slash, _ = address.partition("/")
+    host, _, port = authority.rpartition(":")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) < 65536
+    if "://" in address or not _is_host(host) or not is_port or (slash and not base_path):
+        raise InvalidInput(f"The address {given!r} is not one: expected HOST:PORT without a scheme, as localhost:8000.")
+    return address
 
 
 def _is_host(host: str) -> bool:

@@ -24,7 +24,7 @@ from google.protobuf.json_format import ParseError
 from google.protobuf.message import DecodeError
 from tritonclient.utils import InferenceServerException
 
-from tritonbatch.errors import RequestFailed
+from tritonbatch.errors import InvalidInput, RequestFailed
 
 
 class TryAgain(RequestFailed):
@@ -127,14 +127,23 @@ _NEXT_STEP: tuple[tuple[str, str], ...] = (
     ("shared memory.*disabled(?!.*allow-client-shm)", "start the server with --allow-client-shm=true"),
     (r"\bssl\b|\btls\b|certificate", "check the files of Connections(tls=…), and that the server speaks TLS"),
     ("failed parsing http/2", "check that it is Triton's gRPC port"),
+    ("socket closed", "check address and port, and that it is Triton's gRPC port"),
     ("http2 header with status", "check that it is Triton's gRPC port"),
     ("expected http/", "check that it is Triton's HTTP port"),
 )
 
 
-def closed() -> InvalidRequest:
+def closed() -> InvalidInput:
     """What a closed client answers."""
-    return InvalidRequest("This client is closed: make another one, or call it within its with block.")
+    return InvalidInput("This client is closed: make another one, or call it within its with block.")
+
+
+def forked() -> InvalidInput:
+    """What a gRPC client answers in a child of the process that has used it."""
+    return InvalidInput(
+        "This client used gRPC before the process was forked, which gRPC does not survive: make a client in each "
+        "process, and start them with 'spawn' or use HTTP."
+    )
 
 
 @contextmanager

@@ -13,7 +13,7 @@ import numpy.typing as npt
 from tritonbatch.client.contract import Contract
 from tritonbatch.client.errors import InvalidRequest
 from tritonbatch.client.rows import joined, kind_of
-from tritonbatch.client.tensors import Array, Inputs, checked
+from tritonbatch.client.tensors import Array, Inputs, checked, checked_item
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,10 +82,10 @@ def packed(known: Contract, items: Iterable[Mapping[str, Any]], batch_size: int)
     waiting: list[dict[str, Array]] = []
     first = 0
     for number, item in enumerate(items):
-        arrays = checked(known, item, add_batch_axis=True)[1]
+        arrays = checked_item(known, item, number)
         if waiting and kind_of(arrays) != kind_of(waiting[0]):
             raise InvalidRequest(
-                f"Model {known.model}, item {number}: got {_shapes(arrays)}; expected {_shapes(waiting[0])}, as the "
+                f"Item {number}: Model {known.model}: got {_shapes(arrays)}; expected {_shapes(waiting[0])}, as the "
                 "item before: bring items of one shape, or pad them."
             )
         waiting.append(arrays)

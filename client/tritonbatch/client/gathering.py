@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import Generic, Protocol, TypeVar
 
 from tritonbatch.client.contract import Contract
@@ -60,8 +61,9 @@ class Gathering(Generic[C]):
     """
 
     def __init__(self, max_rows: int, max_delay_s: float) -> None:
-        if not (max_delay_s >= 0 and math.isfinite(max_delay_s)):
-            raise InvalidInput(f"max_delay_s is {max_delay_s}: expected seconds, 0 or more, such as 0.002.")
+        given: object = max_delay_s
+        if not isinstance(given, Real) or not 0 <= float(max_delay_s) < math.inf:
+            raise InvalidInput(f"max_delay_s is {max_delay_s!r}: expected seconds, 0 or more, such as 0.002.")
         self.max_rows = max_rows
         self.max_delay_s = max_delay_s
         self._open: dict[Kind, Batch[C]] = {}

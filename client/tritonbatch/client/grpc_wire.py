@@ -10,7 +10,7 @@ from typing import Any
 
 import grpc
 
-from tritonbatch.client.errors import closed
+from tritonbatch.client.errors import closed, forked
 from tritonbatch.client.grpc_language import SERVICE
 from tritonbatch.client.message import Call, Reply
 from tritonbatch.client.options import Connections
@@ -40,12 +40,14 @@ class _Channels:
         self._channels: dict[str, Any] = {}
         self._calls: dict[tuple[str, str], Any] = {}
         self._making = threading.Lock()
-        self._closed = False
+        self._closed = self._forked = False
 
     def call(self, address: str, method: str) -> Any:
         return self._calls.get((address, method)) or self._made(address, method)
 
     def _made(self, address: str, method: str) -> Any:
+        if self._forked:
+            raise forked()
         with self._making:
             if self._closed:
                 raise closed()
@@ -55,6 +57,12 @@ class _Channels:
 
     def metadata(self, call: Call) -> tuple[tuple[str, str], ...]:
         return (*self._fixed, *call.headers.items()) if call.headers else self._fixed
+
+    def forked(self) -> None:
+        """In a child of this process: touch no channel again, not even to close it, for gRPC would hang."""
+        self._making = threading.Lock()
+        self._forked = bool(self._channels) or self._forked
+        self._inherited, self._channels, self._calls = self._channels, {}, {}
 
     def drain(self) -> list[Any]:
         """The channels to close; none is left."""
@@ -82,6 +90,11 @@ class BlockingGrpc(Threads):
         future = rpc.future(b"".join(call.body), timeout=timeout_s, metadata=metadata)
         return Reply(cancellation.run(future.result, future.cancel))
 
+    def forked(self) -> None:
+        """In a child of this process: refuse what gRPC does not survive."""
+        super().forked()
+        self._channels.forked()
+
     def close(self) -> None:
         """Close the channels; requests under way break."""
         super().close()
@@ -93,10 +106,13 @@ class AsyncGrpc(Tasks):
     """Exchanges for asyncio; for one event loop."""
 
     def __init__(self, connections: Connections) -> None:
+        super().__init__()
         self._channels = _Channels(grpc.aio, connections)
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply; cancelling the task cancels the call on the server."""
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._bind(loop)
         rpc = self._channels.call(address, call.target)
         metadata = self._channels.metadata(call)
         try:
@@ -107,7 +123,18 @@ class AsyncGrpc(Tasks):
                 raise
             raise ConnectionAbortedError("the client was closed") from error  # gRPC says it so
 
+    def forked(self) -> None:
+        """In a child of this process: refuse what gRPC does not survive."""
+        self._channels.forked()
+
     async def close(self) -> None:
-        """Close the channels; requests under way break."""
+        """Close the channels; requests under way break.
+
+        Raises:
+            InvalidInput: they belong to another event loop.
+        """
+        if self._loop is not None:
+            self._bind(asyncio.get_running_loop())
+        await self._end_losing()
         for channel in self._channels.drain():
             await channel.close()

@@ -19,6 +19,7 @@ class AsyncHttp(Tasks):
     """Exchanges over pooled connections, at most ``connections.limit`` per server; for one event loop."""
 
     def __init__(self, connections: Connections) -> None:
+        super().__init__()
         self._connections = connections
         self._writers: dict[str, RequestWriter] = {}
         self._context = ssl_context(connections.tls) if connections.tls else None
@@ -29,6 +30,8 @@ class AsyncHttp(Tasks):
 
     async def exchange(self, address: str, call: Call, timeout_s: float) -> Reply:
         """Send *call* and wait for its reply."""
+        if self._loop is not (loop := asyncio.get_running_loop()):
+            self._bind(loop)
         writer = self._writers.get(address)
         if writer is None:
             writer = self._writers[address] = RequestWriter(address, self._connections.headers)
@@ -49,6 +52,8 @@ class AsyncHttp(Tasks):
     async def close(self) -> None:
         """Close every connection; requests under way break."""
         self._closed = True
+        if self._loop is asyncio.get_running_loop():
+            await self._end_losing()
         for connection in self._open:
             connection.close()
         self._open.clear()
@@ -120,7 +125,10 @@ class _Connection(asyncio.Protocol):
     def close(self) -> None:
         self.is_closed = True
         if self._transport is not None:
-            self._transport.abort()
+            try:
+                self._transport.abort()
+            except RuntimeError:
+                return  # its loop is closed
 
     def _fail(self, error: Exception) -> None:
         if self._done is not None and not self._done.done():

@@ -67,6 +67,13 @@ class BlockingHttp(Threads):
                 connection.socket.close()
             pool.give_back(connection if usable else None)
 
+    def forked(self) -> None:
+        """In a child of this process: let go of the connections, which stay the parent's, and make others."""
+        super().forked()
+        pools, self._pools = self._pools, defaultdict(_Pool)
+        for pool in pools.values():
+            pool.let_go()
+
     def close(self) -> None:
         """Close every connection; those under way are closed when their request ends."""
         super().close()
@@ -148,6 +155,11 @@ class _Pool:
                 if connection is not None:
                     connection.socket.close()
             self._changed.notify()
+
+    def let_go(self) -> None:
+        """Close the sockets in this process only; without the lock, which a thread of the parent may have held."""
+        for connection in self._idle:
+            connection.socket.close()  # no shutdown, which the parent would feel
 
     def close(self) -> None:
         with self._changed:

@@ -13,8 +13,8 @@ import numpy as np
 from tritonbatch.client.contract import Contract
 from tritonbatch.client.core import Core
 from tritonbatch.client.errors import InvalidRequest
-from tritonbatch.client.options import Options
-from tritonbatch.client.tensors import Array, Inputs, check_names, checked, converted
+from tritonbatch.client.options import Options, whole
+from tritonbatch.client.tensors import Array, Inputs, check_names, check_shape, checked_item, converted
 from tritonbatch.errors import InvalidInput, RequestFailed
 
 Item = Mapping[str, Any]
@@ -28,13 +28,22 @@ class Sending:
     in_flight: int
     deadline: float
 
+    def __post_init__(self) -> None:
+        """Refuse what is no number of requests."""
+        if whole("in_flight", self.in_flight) < 1:
+            raise InvalidInput(
+                f"in_flight is {self.in_flight}: expected how many requests to have under way, 1 or more."
+            )
+
 
 async def infer_rows(core: Core, model: str, inputs: Inputs, sending: Sending) -> dict[str, Array]:
     """Send arrays of any number of rows in requests of at most ``max_batch_size``; outputs in the rows' order."""
     known = await _batching(core, model, sending)
     check_names(known, inputs)
     arrays = {name: converted(known.model, known.inputs[name], value) for name, value in inputs.items()}
-    lengths = {name: len(array) if array.ndim else 0 for name, array in arrays.items()}
+    for name, array in arrays.items():
+        check_shape(known, known.inputs[name], array.shape, known.inputs[name].shape, " The items are on axis 0.")
+    lengths = {name: len(array) for name, array in arrays.items()}
     if len(set(lengths.values())) != 1 or 0 in lengths.values():
         raise InvalidRequest(
             f"Model {model}: got rows {lengths}; expected the same number, 1 or more, for every input."
@@ -54,7 +63,7 @@ async def infer_items(core: Core, model: str, items: Iterable[Item], sending: Se
             f"Model {model}: got {type(items).__name__} as items; expected a sequence of mappings, or one mapping of "
             "arrays with the items on axis 0."
         )
-    ready = [_checked_item(known, item, number) for number, item in enumerate(items)]
+    ready = [checked_item(known, item, number) for number, item in enumerate(items)]
     parts, spans, start = [], [], 0
     for _, group in groupby(ready, key=_shapes):
         alike = list(group)
@@ -80,11 +89,6 @@ async def _batching(core: Core, model: str, sending: Sending) -> Contract:
 async def _send_all(
     core: Core, model: str, parts: Sequence[Inputs], spans: Sequence[tuple[int, int]], sending: Sending
 ) -> list[dict[str, Array]]:
-    if sending.in_flight < 1:
-        raise InvalidInput(
-            f"in_flight is {sending.in_flight}: expected how many requests to have under way, 1 or more."
-        )
-
     def job(part: Inputs, span: tuple[int, int]) -> Callable[[], Coroutine[Any, Any, dict[str, Array]]]:
         async def send() -> dict[str, Array]:
             try:
@@ -98,14 +102,6 @@ async def _send_all(
 
     jobs = [job(part, span) for part, span in zip(parts, spans, strict=True)]
     return await core.transport.together(jobs, sending.in_flight)
-
-
-def _checked_item(known: Contract, item: Item, number: int) -> dict[str, Array]:
-    try:
-        return checked(known, item, add_batch_axis=True)[1]
-    except RequestFailed as error:
-        error.add_note(f"in item {number}")
-        raise
 
 
 def _shapes(item: Mapping[str, Array]) -> tuple[tuple[str, Any, tuple[int, ...]], ...]:

@@ -15,6 +15,7 @@ from tritonclient.utils import deserialize_bytes_tensor, serialize_byte_tensor, 
 
 from tritonbatch.client.errors import MALFORMED, ServerError
 from tritonbatch.client.options import Options
+from tritonbatch.errors import InvalidInput
 
 Buffer = bytes | bytearray | memoryview
 LARGE = 16384
@@ -50,6 +51,12 @@ class Request(NamedTuple):
     write: WriteCall
     takes_queue_timeout: bool = False
     repeatable: bool = True
+
+
+def check_request(request: object) -> None:
+    """Raise InvalidInput where *request* is none."""
+    if not isinstance(request, Request):
+        raise InvalidInput(f"The request is {request!r:.60}: expected what the client's request() gave.")
 
 
 class Output(NamedTuple):

@@ -13,7 +13,8 @@ from typing import Self
 from tritonbatch.client.contract import Contract, contract
 from tritonbatch.client.errors import Cancelled
 from tritonbatch.client.gathering import Batch, Gathering, Outcome, Part, deliver, part_of
-from tritonbatch.client.rows import AsyncSender, Outputs, Sender, check_limit
+from tritonbatch.client.options import whole
+from tritonbatch.client.rows import AsyncSender, Outputs, Sender, check_limit, check_sender
 from tritonbatch.client.tensors import Inputs
 from tritonbatch.client.transport import finished
 from tritonbatch.errors import InvalidInput
@@ -36,11 +37,13 @@ class MicroBatcher:
     may send the others' rows a second time. ``with`` closes it.
 
     Raises:
-        InvalidInput: *max_rows* is not between 1 and the model's ``max_batch_size``, or the delay is negative.
+        InvalidInput: *max_rows* is not between 1 and the model's ``max_batch_size``, or the delay is negative; the
+            client is no Client.
         RequestFailed: the model cannot be asked about.
     """
 
     def __init__(self, client: Sender, model: str, *, max_rows: int, max_delay_s: float) -> None:
+        check_sender(client, "MicroBatcher")
         self._client = client
         self._model = model
         self._known = contract(client.metadata(model), client.config(model))
@@ -146,6 +149,8 @@ class AsyncMicroBatcher:
     """
 
     def __init__(self, client: AsyncSender, model: str, *, max_rows: int, max_delay_s: float) -> None:
+        check_sender(client, "AsyncMicroBatcher")
+        whole("max_rows", max_rows)
         self._client = client
         self._model = model
         self._known: Contract | None = None

@@ -14,7 +14,7 @@ MOST_DOUBLINGS = 30
 
 
 class RetryBudget:
-    """Tokens: every answer earns *ratio* of one, every retry spends one; with none left nothing is sent again.
+    """Tokens: every answer earns *ratio* of one, every retry or hedge spends one; with none left neither is sent.
 
     The rule of gRPC's retry throttling: when most requests fail, retries stop, so that they never add more than
     *ratio* to the load of a server that is in trouble.
@@ -23,6 +23,10 @@ class RetryBudget:
     def __init__(self, ratio: float) -> None:
         self._ratio = ratio
         self._tokens = RESERVE
+        self._lock = threading.Lock()
+
+    def forked(self) -> None:
+        """In a child of this process: the lock is free."""
         self._lock = threading.Lock()
 
     def earn(self) -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from inspect import iscoroutinefunction
 from typing import Any, Protocol
 
 import numpy as np
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelMetadataResponse
 
+from tritonbatch.client.client import Client
 from tritonbatch.client.contract import Contract
 from tritonbatch.client.errors import ServerError
+from tritonbatch.client.options import whole
 from tritonbatch.client.tensors import Array, Inputs
 from tritonbatch.errors import InvalidInput
 
@@ -44,12 +47,28 @@ class AsyncSender(Protocol):
         """The configuration that the server uses."""
 
 
+def check_sender(client: object, batcher: str) -> None:
+    """Refuse what *batcher* cannot send through.
+
+    Raises:
+        InvalidInput: *client* is none, or of the other kind.
+    """
+    infer = getattr(client, "infer", None)
+    awaits, wants_await = iscoroutinefunction(infer), batcher.startswith("Async")
+    if infer is None or (awaits and not wants_await):
+        other = f"; for an AsyncClient take Async{batcher}" if awaits else ""
+        raise InvalidInput(f"{batcher} got {type(client).__name__} as client: expected a Client{other}.")
+    if wants_await and isinstance(client, Client):
+        raise InvalidInput(f"{batcher} got a Client: expected an AsyncClient; for a Client take {batcher[5:]}.")
+
+
 def check_limit(known: Contract, option: str, rows: int) -> None:
     """Refuse a batch that the model does not take.
 
     Raises:
         InvalidInput: *rows* is not between 1 and the model's ``max_batch_size``.
     """
+    whole(option, rows)
     if known.max_batch_size == 0:
         raise InvalidInput(
             f"Model {known.model} has max_batch_size 0: expected a model with a batch axis; call infer for each item."

@@ -13,10 +13,11 @@ from tritonclient.grpc import service_pb2 as pb
 from tritonclient.http import InferenceServerClient, InferInput, InferRequestedOutput
 from tritonclient.utils import triton_to_np_dtype
 
-from tritonbatch.client.contract import Contract, Tensor
+from tritonbatch.client.contract import Contract, Tensor, check_options
 from tritonbatch.client.errors import InvalidRequest
 from tritonbatch.client.message import Call, WriteCall
 from tritonbatch.client.options import Options, Parameter, Protocol
+from tritonbatch.errors import InvalidInput
 
 ALIGNMENT = 64
 """Every tensor begins at a multiple of so many bytes, which suits every type and a cache line."""
@@ -62,6 +63,8 @@ def plan(contract: Contract, options: Options, rows: int, shapes: Shapes) -> Pla
         InvalidRequest: too many rows, an unknown name, a free axis without its size, or a tensor of text.
     """
     model, most = contract.model, max(contract.max_batch_size, 1)
+    if type(rows) is not int:
+        raise InvalidInput(f"rows is {rows!r}: expected an integer, 1 to {most}.")
     if not 1 <= rows <= most:
         raise InvalidRequest(f"Model {model}: got memory for {rows} rows; expected 1 to {most} (max_batch_size).")
     if unknown := sorted({*shapes} - {*contract.inputs, *contract.outputs}):
@@ -69,10 +72,7 @@ def plan(contract: Contract, options: Options, rows: int, shapes: Shapes) -> Pla
             f"Model {model} has no tensor {', '.join(unknown)}; expected in shapes only "
             f"{', '.join(sorted({*contract.inputs, *contract.outputs}))}."
         )
-    if absent := [name for name in options.outputs if name not in contract.outputs]:
-        raise InvalidRequest(
-            f"Model {model} has no output {', '.join(absent)}; expected of {sorted(contract.outputs)}."
-        )
+    check_options(contract, options)
     inputs = [each for each in contract.inputs.values() if not each.optional or each.name in shapes]
     outputs = [each for each in contract.outputs.values() if not options.outputs or each.name in options.outputs]
     _check_sizes(contract, [*inputs, *outputs], shapes)

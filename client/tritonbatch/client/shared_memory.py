@@ -23,9 +23,9 @@ from tritonbatch.client.client import DEFAULT_OPTIONS, Client
 from tritonbatch.client.core import Core
 from tritonbatch.client.errors import Cancelled, InvalidRequest, TimedOut, TryAgain, Unreachable
 from tritonbatch.client.message import Answer, Request
-from tritonbatch.client.options import Options, Protocol
+from tritonbatch.client.options import Options, Protocol, whole
 from tritonbatch.client.shared_calls import Plan, Shapes, Slot, plan, region_bytes, shared_call
-from tritonbatch.client.shared_regions import FOLDER, KINDS, Region
+from tritonbatch.client.shared_regions import FOLDER, KINDS, Places, Region
 from tritonbatch.client.tensors import Array
 from tritonbatch.client.transport import finished
 from tritonbatch.errors import InvalidInput, RequestFailed
@@ -58,7 +58,9 @@ class _Memory:
     ) -> None:
         if kind not in KINDS:
             raise InvalidInput(f"Unknown kind of shared memory {kind!r}: expected 'system' or 'cuda'.")
-        self.inputs: dict[str, Array] = {}
+        if not isinstance(client, (Client, AsyncClient)):
+            raise InvalidInput(f"The client is {client!r:.60}: expected a Client or an AsyncClient.")
+        self.inputs = Places()
         self._core: Core = client._core  # noqa: SLF001 - of the same package
         self._protocol: Protocol = client.protocol
         self._wanted = (model, rows, shapes, options)
@@ -91,7 +93,10 @@ class _Memory:
             await self._close()
             raise
         self._plan, self._unsure = planned, False
-        self.inputs = {slot.name: _view(slot, slot.shape(rows), self._regions[0]) for slot in planned.inputs}
+        self.inputs = Places(
+            planned.contract,
+            {slot.name: _view(slot, slot.shape(rows), self._regions[0]) for slot in planned.inputs},
+        )
 
     async def _register(self, address: str, region: Region) -> None:
         what, timeout_s = f"register_{region.ask}", self._core.timeout_s
@@ -110,7 +115,7 @@ class _Memory:
     async def _close(self) -> None:
         regions, self._regions = self._regions, []
         registered, self._registered = self._registered, []
-        self.inputs, self._plan = {}, None
+        self.inputs, self._plan = Places(), None
         for region in regions:
             region.unlink()
         try:
@@ -125,6 +130,9 @@ class _Memory:
         for attempt in range(IN_USE_TRIES):
             try:
                 await self._core.ask_at(address, f"unregister_{region.ask}", region.name, None, CLOSE_TIMEOUT_S)
+            except InvalidInput as failure:  # the client is closed
+                log.warning("shared memory %s may still be registered: %s", region.name, failure)
+                return
             except RequestFailed as failure:
                 in_use = "currently in use" in str(failure)
                 if not in_use and (attempt > 0 or not isinstance(failure, TryAgain)):
@@ -158,7 +166,7 @@ class _Memory:
                 "The call before ended without an answer, and the server may still write to this shared memory; leave "
                 "the with block and enter a new one."
             )
-        rows = planned.rows if rows is None else rows
+        rows = planned.rows if rows is None else whole("rows", rows)
         model, options = planned.contract, planned.options
         if not 1 <= rows <= planned.rows:
             raise InvalidRequest(
@@ -186,7 +194,8 @@ def _view(slot: Slot, shape: tuple[int, ...], region: Region) -> Array:
 class SharedMemory(_Memory):
     """Memory for up to *rows* rows of *model*'s inputs and outputs, registered at every endpoint of a blocking client.
 
-    ``inputs[name]`` is an array of shape (rows, *item) to fill; an optional input has one only when *shapes* names it.
+    ``inputs[name]`` is an array of shape (rows, *item) to fill (``inputs[name] = array`` copies all rows in); an
+    optional input has one only when *shapes* names it.
     *shapes* gives the item shape, without the batch axis, of each tensor with free axes: exactly for an input, at most
     for an output. With *kind* ``cuda`` the tensors lie on GPU 0, and the arrays are copied there and back. A model
     without a batch axis has rows 1 and arrays of its item shape.

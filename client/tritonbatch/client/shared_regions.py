@@ -5,15 +5,57 @@ from __future__ import annotations
 import base64
 import mmap
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
+from tritonbatch.client.contract import Contract
+from tritonbatch.client.errors import InvalidRequest
 from tritonbatch.client.options import Protocol
+from tritonbatch.client.tensors import Array, converted
 from tritonbatch.errors import NotSupported
 
+NOTHING: Mapping[str, Array] = {}
 FOLDER = Path("/dev/shm")  # noqa: S108 - where POSIX shared memory lies on Linux
+
+
+class Places(Mapping[str, Array]):
+    """The arrays of a region by name; assigning to one copies into it, converted as inputs of a request are."""
+
+    def __init__(self, contract: Contract | None = None, arrays: Mapping[str, Array] = NOTHING) -> None:
+        self._contract, self._arrays = contract, dict(arrays)
+
+    def __getitem__(self, name: str) -> Array:
+        """The memory of one tensor."""
+        return self._arrays[name]
+
+    def __setitem__(self, name: str, value: npt.ArrayLike) -> None:
+        """Copy *value* into the whole memory of one tensor; for fewer rows, ``places[name][:rows] = value``.
+
+        Raises:
+            InvalidRequest: there is none of this name, or the type or shape does not fit.
+        """
+        if self._contract is None or name not in self._arrays:
+            raise InvalidRequest(f"There is no memory for {name!r}; expected of {', '.join(self._arrays) or 'none'}.")
+        place = self._arrays[name]
+        array = converted(self._contract.model, self._contract.inputs[name], value)
+        if array.shape != place.shape:
+            raise InvalidRequest(
+                f"Model {self._contract.model}, input {name}: got shape {array.shape}; expected {place.shape}; for "
+                f"fewer rows write inputs[{name!r}][:rows] = …"
+            )
+        place[...] = array
+
+    def __iter__(self) -> Iterator[str]:
+        """The names."""
+        return iter(self._arrays)
+
+    def __len__(self) -> int:
+        """How many there are."""
+        return len(self._arrays)
 
 
 class SystemRegion:

@@ -10,7 +10,8 @@ from typing import Any
 
 from tritonbatch.client.contract import Contract, contract
 from tritonbatch.client.fixed_batches import Batch, Plan, batches_of, checked_rows, packed, planned, repeated
-from tritonbatch.client.rows import AsyncSender, Outputs, Sender, check_limit, cut, joined
+from tritonbatch.client.options import whole
+from tritonbatch.client.rows import AsyncSender, Outputs, Sender, check_limit, check_sender, cut, joined
 from tritonbatch.client.tensors import Array, Inputs
 from tritonbatch.client.transport import finished
 from tritonbatch.errors import InvalidInput, RequestFailed
@@ -30,6 +31,7 @@ class StaticBatcher:
     """
 
     def __init__(self, client: Sender, model: str, batch_size: int) -> None:
+        check_sender(client, "StaticBatcher")
         self._client = client
         self._model = model
         self._batch_size = batch_size
@@ -87,6 +89,8 @@ class AsyncStaticBatcher:
     """As :class:`StaticBatcher`, awaited. The first call asks the server about the model and checks *batch_size*."""
 
     def __init__(self, client: AsyncSender, model: str, batch_size: int) -> None:
+        check_sender(client, "AsyncStaticBatcher")
+        whole("batch_size", batch_size)
         self._client = client
         self._model = model
         self._batch_size = batch_size
@@ -153,6 +157,6 @@ def _items(outputs: Outputs) -> Iterator[Outputs]:
 
 
 def _positive(rows: int | None, count: int) -> int:
-    if rows is not None and rows < 1:
+    if rows is not None and whole("rows", rows) < 1:
         raise InvalidInput(f"rows is {rows}: expected how many rows there will be, 1 or more.")
     return count if rows is None else rows

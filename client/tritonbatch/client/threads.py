@@ -13,7 +13,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any, TypeVar
 
 from tritonbatch.client.errors import Cancelled
-from tritonbatch.client.transport import finished
+from tritonbatch.client.transport import Hedge, finished
 
 T = TypeVar("T")
 Job = Callable[[], Coroutine[Any, Any, T]]
@@ -33,20 +33,26 @@ class _Cancellation:
         self._breaker: Callable[[], object] | None = None
 
     def run(self, exchange: Callable[[], T], breaker: Callable[[], object]) -> T:
-        """Run *exchange*, which *breaker* breaks off; raises Cancelled where that has happened."""
+        """Run *exchange*, which *breaker* breaks off; raises Cancelled where that has happened.
+
+        Also when the exchange had ended by then: what it used is broken, and must not be used again.
+        """
         with self._lock:
             self._breaker = breaker
             if self._cancelled:
                 breaker()
         try:
-            return exchange()
+            result = exchange()
         except Exception as error:
             if self._cancelled:
-                raise Cancelled("Cancelled: another attempt was answered first.") from error
+                raise _lost() from error
             raise
         finally:
             with self._lock:  # what it used, others may use from here on
                 self._breaker = None
+        if self._cancelled:
+            raise _lost()
+        return result
 
     def cancel(self) -> None:
         # Under the lock, so that no breaker is called after its exchange has ended.
@@ -54,6 +60,10 @@ class _Cancellation:
             self._cancelled = True
             if self._breaker is not None:
                 self._breaker()
+
+
+def _lost() -> Cancelled:
+    return Cancelled("Cancelled: another attempt was answered first.")
 
 
 class Threads:
@@ -96,21 +106,29 @@ class Threads:
             other.result()
         return results
 
-    async def first(self, job: Job[T], other: Job[T], after_s: float) -> T:
-        """Run *job*, and when it has not ended after *after_s* also *other*; the first result, the rest cancelled."""
+    async def first(self, job: Job[T], hedge: Hedge) -> T:
+        """Run *job*, and when it has not ended by then once more as *hedge* says; the first result."""
         runs = [self._run(job)]
+        cancel = True  # an interrupted caller waits for neither
         try:
-            ended, _ = wait([runs[0][0]], timeout=after_s)
-            if not ended:
-                runs.append(self._run(other))
-            return _first_result([future for future, _ in runs])
+            ended, _ = wait([runs[0][0]], timeout=hedge.after_s)
+            if not ended and hedge.allowed():
+                runs.append(self._run(job))
+            result = _first_result([future for future, _ in runs])
+            cancel = hedge.cancel
+            return result
         finally:
-            for _, cancellation in runs:
-                cancellation.cancel()
+            if cancel:
+                for _, cancellation in runs:
+                    cancellation.cancel()
 
     def cancellation(self) -> _Cancellation | None:
         """What the exchange that begins must run under, since somebody may break it off; None if nobody will."""
         return _on_cancel.get()
+
+    def forked(self) -> None:
+        """In a child of this process: its parent's threads are not there, and their locks are never released."""
+        self._executors, self._making = {}, threading.Lock()
 
     def close(self) -> None:
         """End the threads."""

@@ -10,7 +10,7 @@ from tritonclient.grpc.service_pb2 import ModelStatistics
 from tritonbatch.client.async_client import AsyncClient
 from tritonbatch.client.client import DEFAULT_OPTIONS, Client
 from tritonbatch.client.core import Core
-from tritonbatch.client.counters import NS_PER_MS
+from tritonbatch.client.counters import NS_PER_MS, summed
 from tritonbatch.client.options import Options
 from tritonbatch.client.tensors import Array, Inputs
 from tritonbatch.client.transport import finished
@@ -18,6 +18,10 @@ from tritonbatch.errors import RequestFailed
 
 COUNTED_WAIT_S, COUNTED_READINGS = 0.025, 40
 """How often, and how many times at most, the statistics are read until they hold what has happened."""
+
+
+Reading = dict[str, ModelStatistics]
+"""The statistics of every endpoint that answers, by its address."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +79,8 @@ def infer_timed(
     """As ``client.infer``, with the outputs also where the time went; see :class:`Timing` for what the figures mean.
 
     It asks for the statistics before and after, outside of the total: meant for looking, not for production. Servers
-    count shortly after they answer, so it waits for that for up to a second more, whatever *timeout_s* is.
+    count shortly after they answer, so it waits for that for up to a second more, whatever *timeout_s* is. Of several
+    servers it needs only one that answers.
 
     Raises:
         RequestFailed: as ``client.infer``; also when the statistics cannot be read before the call.
@@ -108,26 +113,34 @@ async def _timed(
         after = await _counted(core, model, options.version, before)
     except RequestFailed:  # the answer is worth more than its timing
         after = before
-    return outputs, timing_between(total_ms, before, after)
+    both = [address for address in before if address in after]  # a replica may have died, or come back, meanwhile
+    if not both:
+        return outputs, Timing(total_ms=total_ms)
+    readings = [summed([reading[address] for address in both]) for reading in (before, after)]
+    return outputs, timing_between(total_ms, *readings)
 
 
-async def _settled(core: Core, model: str, version: str) -> ModelStatistics:
+async def _settled(core: Core, model: str, version: str) -> Reading:
     """The statistics once two readings agree, lest a call answered just now be counted as the one to come."""
-    last = await core.statistics(model, version)
+    last = await core.statistics_by_address(model, version)
     for _ in range(COUNTED_READINGS):
         await core.transport.sleep(COUNTED_WAIT_S)
-        now = await core.statistics(model, version)
+        now = await core.statistics_by_address(model, version)
         if now == last:
             break
         last = now
     return last
 
 
-async def _counted(core: Core, model: str, version: str, before: ModelStatistics) -> ModelStatistics:
+async def _counted(core: Core, model: str, version: str, before: Reading) -> Reading:
     """The statistics once the server has counted a success since *before*, or after a second the last reading."""
     for _ in range(COUNTED_READINGS):
-        now = await core.statistics(model, version)
-        if now.inference_stats.success.count != before.inference_stats.success.count:
+        now = await core.statistics_by_address(model, version)
+        if any(_successes(now[address]) != _successes(before[address]) for address in now if address in before):
             return now
         await core.transport.sleep(COUNTED_WAIT_S)
     return now
+
+
+def _successes(statistics: ModelStatistics) -> int:
+    return int(statistics.inference_stats.success.count)

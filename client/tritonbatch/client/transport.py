@@ -7,11 +7,19 @@ The pipeline in ``core.py`` is written once, as coroutines. With a blocking tran
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from tritonbatch.client.message import Call, Reply
 
 T = TypeVar("T")
+
+
+class Hedge(NamedTuple):
+    """When a job is started a second time: after *after_s*, if *allowed* says so; *cancel* breaks the loser off."""
+
+    after_s: float
+    allowed: Callable[[], bool]
+    cancel: bool
 
 
 class Transport(Protocol):
@@ -26,13 +34,14 @@ class Transport(Protocol):
     async def together(self, jobs: Sequence[Callable[[], Coroutine[Any, Any, T]]], limit: int) -> list[T]:
         """Run *jobs*, at most *limit* at once; their results in order, or the first error once the rest has ended."""
 
-    async def first(
-        self, job: Callable[[], Coroutine[Any, Any, T]], other: Callable[[], Coroutine[Any, Any, T]], after_s: float
-    ) -> T:
-        """Run *job*, and when it has not ended after *after_s* also *other*; the first result, the rest cancelled."""
+    async def first(self, job: Callable[[], Coroutine[Any, Any, T]], hedge: Hedge) -> T:
+        """Run *job*, and when it has not ended by then once more as *hedge* says; the first result."""
 
     def close(self) -> Awaitable[None] | None:
         """Close every connection; requests under way break."""
+
+    def forked(self) -> None:
+        """In a child of this process: share nothing with the parent."""
 
 
 def finished(coroutine: Coroutine[Any, Any, T]) -> T:
