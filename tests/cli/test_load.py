@@ -9,10 +9,15 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from tritonbatch.cli.live import caption, live_table
+from tritonbatch.loadtest.records import read_records
+from tritonbatch.loadtest.tracing import trace_arguments
+from tritonbatch.observe.join import join
+from tritonbatch.observe.trace import read_trace_table
 from tritonbatch.server import EmbeddedServer
 
 COMMAND = str(Path(sys.executable).parent / "tritonbatch")
@@ -54,6 +59,31 @@ def test_repeats_become_a_baseline_and_pass_their_own_gate(server: EmbeddedServe
     missed = run(["gate", *folders, "--baseline", "baseline.json", "--slo", "p50=1us"], tmp_path)
     assert missed.returncode == 1
     assert run(["report", "one", "--markdown"], tmp_path).returncode == 0
+
+
+@pytest.mark.triton
+def test_a_traced_run_tells_the_two_waits_apart(repository: Path, tmp_path: Path) -> None:
+    """Of two workers' full batches the trace finds every request, and its parts stand in the place of the queue's."""
+    arguments = trace_arguments(tmp_path / "trace.json")
+    with EmbeddedServer(repository, config_name="dynamic", models=["linear"], arguments=arguments) as traced:
+        load = ["load", "--url", traced.grpc_url, "--protocol", "grpc", "--model", "linear", "--client-batch", "2"]
+        load += ["--pattern", "poisson:rate=200,seconds=1", "--processes", "2", "--trace", "--output", "run"]
+        result = run(load, tmp_path)
+        assert result.returncode == 0, result.stderr
+    assert "waiting for the batch" in result.stdout
+    folder = tmp_path / "run" / "runs" / "linear" / "load" / "served"
+    records, trace = read_records(folder), read_trace_table(folder / "trace.parquet")
+    joined = join(records, trace)
+    assert (joined.row >= 0).all()
+    assert np.count_nonzero(trace.request_id != "") == len(np.unique(records.sequence // 2)), "the rest is the warm-up"
+
+
+@pytest.mark.triton
+def test_a_server_without_a_trace_file_cannot_be_traced(server: EmbeddedServer, tmp_path: Path) -> None:
+    """One sentence says how it must be started, and nothing was sent."""
+    result = run(["load", "--url", server.http_url, "--model", "linear", "--trace"], tmp_path)
+    assert result.returncode == 2
+    assert "--trace-config" in result.stderr
 
 
 @pytest.mark.triton

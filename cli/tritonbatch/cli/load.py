@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import secrets
 from pathlib import Path
 from typing import Annotated
 
@@ -17,6 +18,9 @@ from tritonbatch.errors import InvalidInput
 from tritonbatch.loadtest.folder import run_folder, write_json
 from tritonbatch.loadtest.generator import Drive
 from tritonbatch.loadtest.one_run import load_of, one_run, run_manifest
+from tritonbatch.loadtest.plan import Load
+from tritonbatch.loadtest.tracing import traced
+from tritonbatch.observe.trace import read_trace, write_trace
 
 PATTERN = "poisson:rate=100,seconds=10"
 
@@ -41,6 +45,13 @@ def load(
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of arrivals, sizes and priorities.")] = 1,
     repeats: Annotated[int, typer.Option(help="How many runs; their spread is the noise.")] = 1,
+    trace: Annotated[  # noqa: FBT002
+        bool,
+        typer.Option(
+            "--trace",
+            help="Split each latency by Triton's own trace, which costs some speed; the server must have a trace file.",
+        ),
+    ] = False,
     output: Annotated[Path | None, typer.Option(help="Where to leave the records; runs/… by default.")] = None,
 ) -> None:
     """Load a running Triton, open or closed loop, and report what its clients and its server saw.
@@ -78,9 +89,25 @@ def load(
         write_json(folder / "manifest.json", manifest)
         for each in planned:
             with Watching(console, client, drive, each) as watching:
-                one_run(run_folder(folder, model, each.name, "served"), client, drive, each, watching)
+                run = run_folder(folder, model, each.name, "served")
+                if trace:
+                    _traced_run(run, client, drive, each, watching)
+                else:
+                    one_run(run, client, drive, each, watching)
         write_json(folder / "manifest.json", {**manifest, "complete": True})
     show_runs(folder, console)
+
+
+def _traced_run(run: Path, client: Client, drive: Drive, load: Load, watching: Watching) -> None:
+    """A run whose requests carry ids, with the server's trace of them as ``trace.parquet`` beside the records."""
+    with traced(client.url, client.protocol, drive.model) as tracing:
+        one_run(run, client, dataclasses.replace(drive, request_ids=f"run{secrets.token_hex(4)}"), load, watching)
+    if not tracing.files:
+        raise InvalidInput(
+            f"The server wrote its trace to {tracing.file} on another host: expected one on this host; run the load "
+            "there, or copy it here and read it with tritonbatch.observe."
+        )
+    write_trace(read_trace(tracing.files), run / "trace.parquet")
 
 
 def drive_protocol(protocol: str) -> Protocol:

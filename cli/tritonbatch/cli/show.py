@@ -8,8 +8,11 @@ from rich.console import Console
 
 from tritonbatch.loadtest.folder import read_json, run_folder
 from tritonbatch.loadtest.mixes import classes
-from tritonbatch.observe.read import read_comparison, statistics_of
-from tritonbatch.observe.split import means_from_statistics
+from tritonbatch.loadtest.records import Records
+from tritonbatch.observe.join import join, with_rows
+from tritonbatch.observe.read import configuration_of, read_comparison, statistics_of
+from tritonbatch.observe.split import Means, instance_count, means_from_statistics, means_of, split
+from tritonbatch.observe.trace import read_trace_table
 from tritonbatch.report.page import write_page
 from tritonbatch.report.run_notes import run_notes
 from tritonbatch.report.table import gains_table, results_tables
@@ -55,8 +58,17 @@ def show_runs(folder: Path, console: Console) -> None:
     for measurement in comparison.measurements:
         run = run_folder(folder, measurement.model, measurement.load.name, measurement.variant)
         records = comparison.records[measurement.model, measurement.load.name, measurement.variant]
-        means = means_from_statistics(records, *statistics_of(run))
+        means = _means(run, records)
         generator = read_json(run / "records.json")
         for note in run_notes(measurement, records, generator, means, classes(text) if text else None):
             console.print(f"- {note}", markup=False, highlight=False)
     console.print(f"\nRecords  {folder / 'runs'}", highlight=False, soft_wrap=True)
+
+
+def _means(run: Path, records: Records) -> Means:
+    """By the trace where one was taken, request by request; else by the server's statistics."""
+    if not (run / "trace.parquet").exists():
+        return means_from_statistics(records, *statistics_of(run))
+    trace = read_trace_table(run / "trace.parquet")
+    joined = join(records, trace)
+    return means_of(split(records, with_rows(trace, records, joined), joined, instance_count(configuration_of(run))))

@@ -16,6 +16,8 @@ from tritonbatch.loadtest.http_engine import Done, HttpEngine
 from tritonbatch.loadtest.records import OK
 from tritonbatch.loadtest.statuses import status_of
 
+IdOf = Callable[[int], str] | None
+"""``id_of(sequence)`` is the request id of the *sequence*-th request of this process; None gives them none."""
 Pick = Callable[[int], int]
 """``pick(sequence)`` says which of the prepared requests the *sequence*-th one is."""
 
@@ -33,14 +35,14 @@ class Sender(TypingProtocol):
 
 
 class HttpSender:
-    """Requests as bytes; with *request_ids*, a prefix, each carries ``<prefix>-<sequence>`` to be found in a trace."""
+    """Requests as bytes; with *id_of* each carries its id, to be found in a trace, and is written anew for it."""
 
-    def __init__(self, engine: HttpEngine, requests: Sequence[Request], pick: Pick, request_ids: str = "") -> None:
+    def __init__(self, engine: HttpEngine, requests: Sequence[Request], pick: Pick, id_of: IdOf = None) -> None:
         self._engine = engine
         self._requests = requests
         self._payloads = [engine.payload(request) for request in requests]
         self._pick = pick
-        self._request_ids = request_ids
+        self._id_of = id_of
 
     @property
     def done(self) -> Done:
@@ -55,8 +57,8 @@ class HttpSender:
         """Begin to send."""
         chosen = self._pick(sequence)
         payload = self._payloads[chosen]
-        if self._request_ids:
-            payload = self._engine.payload(self._requests[chosen], f"{self._request_ids}-{sequence}")
+        if self._id_of is not None:
+            payload = self._engine.payload(self._requests[chosen], self._id_of(sequence))
         self._engine.start(sequence, payload)
 
     def close(self) -> None:
@@ -67,12 +69,12 @@ class HttpSender:
 class ClientSender:
     """The client library, for gRPC: its calls block, so each has a greenlet."""
 
-    def __init__(self, client: Client, requests: Sequence[Request], pick: Pick, request_ids: str = "") -> None:
+    def __init__(self, client: Client, requests: Sequence[Request], pick: Pick, id_of: IdOf = None) -> None:
         self.done: Done = lambda *_: None
         self._client = client
         self._requests = requests
         self._pick = pick
-        self._request_ids = request_ids
+        self._id_of = id_of
         self._sending = Group()
 
     def start(self, sequence: int, rows: int) -> None:  # noqa: ARG002 - padding: every batch is sent full
@@ -85,8 +87,8 @@ class ClientSender:
 
     def _send(self, sequence: int) -> None:
         request = self._requests[self._pick(sequence)]
-        if self._request_ids:
-            options = dataclasses.replace(request.options, request_id=f"{self._request_ids}-{sequence}")
+        if self._id_of is not None:
+            options = dataclasses.replace(request.options, request_id=self._id_of(sequence))
             request = request._replace(options=options)
         try:
             self._client.send(request)
@@ -97,13 +99,18 @@ class ClientSender:
 
 
 def sender_for(
-    client: Client, requests: Sequence[Request], pick: Pick, *, connections: Connections, request_ids: str = ""
+    client: Client,
+    requests: Sequence[Request],
+    pick: Pick,
+    *,
+    connections: Connections,
+    id_of: IdOf = None,
 ) -> Sender:
     """The cheapest way to send *requests* to the one server of *client*; TLS takes the client library."""
     if client.protocol == "http" and connections.tls is None:
         engine = HttpEngine(client.url, language_of("http"), connections.headers, requests[0].model)
-        return HttpSender(engine, requests, pick, request_ids)
-    return ClientSender(client, requests, pick, request_ids)
+        return HttpSender(engine, requests, pick, id_of)
+    return ClientSender(client, requests, pick, id_of)
 
 
 def prepare_grpc(protocol: Protocol) -> None:

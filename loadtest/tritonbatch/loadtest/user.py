@@ -126,7 +126,8 @@ class OpenLoopUser(User):
             retry=None,  # a refusal is a result here
             connections=self._connections,
         )
-        source = self.samples if self.samples is not None else Path(options.samples) if options.samples else None
+        own = type(self).samples  # from the instance, a function would come as a method
+        source = own if own is not None else Path(options.samples) if options.samples else None
         self._offsets = []
         for rows, priority in self._traffic.kinds:
             batches = sample_batches(self._client, options.model, rows, source)
@@ -154,9 +155,8 @@ class OpenLoopUser(User):
     def _play(self, options: Any, share: crew.Share) -> None:
         load = self._load(options, share)
         pick = picker(self._traffic, self._offsets, share.index, share.workers)
-        sender = sender_for(
-            self._client, self._requests, pick, connections=self._connections, request_ids=options.request_ids
-        )
+        id_of = partial(self._id_of, share, load) if options.request_ids else None
+        sender = sender_for(self._client, self._requests, pick, connections=self._connections, id_of=id_of)
         sender.done = load.done
         live = Live(self.environment, load).start()
         start_ns = share.start_ns + (START_DELAY_NS if share.workers == 1 else 0)
@@ -170,8 +170,17 @@ class OpenLoopUser(User):
             self._client.close()  # left to the interpreter's exit, gRPC's channel would wait for a hub that is gone
             self._keep(options, share, load, cpu_s)
 
+    def _id_of(self, share: crew.Share, load: Player | ClosedLoop, sequence: int) -> str:
+        """``<run>-<number of the arrival in the whole run>``; of a client-side batch, the number of its first row."""
+        number = sequence * self._traffic.client_batch if isinstance(load, Player) else sequence
+        options = self.environment.parsed_options
+        if isinstance(load, Player):
+            return f"{options.request_ids}-{load.records.sequence[number]}"
+        return f"{options.request_ids}-{share.index + number * share.workers}"
+
     def _load(self, options: Any, share: crew.Share) -> Player | ClosedLoop:
-        run, traffic, closed = Path(options.records).stem, self._traffic, self._traffic.closed
+        run = options.request_ids or Path(options.records).stem
+        traffic, closed = self._traffic, self._traffic.closed
         if closed is None:
             numbers = share_of(traffic, share.index, share.workers)
             records = records_of(traffic, numbers, run, options)

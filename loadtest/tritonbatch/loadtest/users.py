@@ -29,6 +29,7 @@ import numpy as np
 import numpy.typing as npt
 from gevent import GreenletExit
 from locust import User
+from locust.user.task import LOCUST_STATE_STOPPING, LOCUST_STATE_WAITING
 
 from tritonbatch.client import Answer, Client, Options, Protocol
 from tritonbatch.errors import InvalidInput, RequestFailed, TritonbatchError
@@ -64,6 +65,13 @@ class _TritonUser(User):
             end(self.environment, error.exit_code, str(error))
             raise GreenletExit from error  # StopUser would be logged with a traceback
 
+    def stop(self, force: bool = False) -> bool:  # noqa: FBT001, FBT002 - Locust's signature
+        """Stop as Locust does, but send no more: it kills a user whose wait has just ended within the next request."""
+        waiting = self._state == LOCUST_STATE_WAITING
+        if waiting:
+            self._state = LOCUST_STATE_STOPPING
+        return bool(super().stop(force or waiting))
+
     def on_stop(self) -> None:
         """Close the connection."""
         if hasattr(self, "triton"):
@@ -77,7 +85,8 @@ class _TritonUser(User):
         prepare_grpc(self.protocol)
         host = str(self.host or self.environment.host or "").removeprefix("http://").rstrip("/")
         self.triton = Client(host, protocol=self.protocol, timeout_s=self.timeout_s, retry=None)
-        source = Path(self.samples) if isinstance(self.samples, str) else self.samples
+        samples = type(self).samples  # from the instance, a function would come as a method
+        source = Path(samples) if isinstance(samples, str) else samples
         self._inputs = {rows: sample_batches(self.triton, self.model, rows, source) for rows in self.batch_sizes}
         for batches in self._inputs.values():
             self.triton.request(self.model, batches[0])  # what does not fit the model is said now, not in every request

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from google.protobuf import json_format
+from google.protobuf.message import Message
 from tritonclient.grpc.model_config_pb2 import ModelConfig
 from tritonclient.grpc.service_pb2 import ModelStatistics
 
@@ -19,6 +20,7 @@ from tritonbatch.loadtest.records import Records, read_records
 from tritonbatch.observe.measurement import Measurement, errors_of, latency_of, throughput_of
 from tritonbatch.repository.config import config_text, scheduler_of
 
+M = TypeVar("M", bound=Message)
 Key = tuple[str, str, str]
 """Model, load name, variant."""
 
@@ -64,26 +66,38 @@ def statistics_of(run: Path) -> tuple[ModelStatistics, ModelStatistics]:
     Raises:
         InvalidInput: they are missing or damaged.
     """
+    return _stored(run, "before", ModelStatistics()), _stored(run, "after", ModelStatistics())
+
+
+def configuration_of(run: Path) -> ModelConfig:
+    """The configuration as it was served during the run in this folder.
+
+    Raises:
+        InvalidInput: it is missing or damaged.
+    """
+    return _stored(run, "config", ModelConfig())
+
+
+def _stored(run: Path, name: str, into: M) -> M:
     server = read_json(run / "server.json")
     try:
-        before, after = (
-            json_format.ParseDict(server[name], ModelStatistics(), ignore_unknown_fields=True)
-            for name in ("before", "after")
-        )
+        return json_format.ParseDict(server[name], into, ignore_unknown_fields=True)
     except (KeyError, TypeError, json_format.ParseError) as error:
-        raise InvalidInput(f"{run} is damaged ({error}): expected what `tritonbatch compare` wrote.") from error
-    return before, after
+        raise _damaged(run, error) from error
+
+
+def _damaged(run: Path, error: Exception) -> InvalidInput:
+    return InvalidInput(f"{run} is damaged ({error}): expected what `tritonbatch compare` wrote.")
 
 
 def _read_run(run: Path) -> tuple[Measurement, Records, str]:
-    records = read_records(run)
-    generator, server = read_json(run / "records.json"), read_json(run / "server.json")
+    records, config = read_records(run), configuration_of(run)
+    generator = read_json(run / "records.json")
     before, after = statistics_of(run)
     try:
-        config = json_format.ParseDict(server["config"], ModelConfig(), ignore_unknown_fields=True)
         measurement = _measure(records, generator, before, after, config)
-    except (KeyError, TypeError, json_format.ParseError) as error:
-        raise InvalidInput(f"{run} is damaged ({error}): expected what `tritonbatch compare` wrote.") from error
+    except (KeyError, TypeError) as error:
+        raise _damaged(run, error) from error
     return measurement, records, config_text(config)
 
 

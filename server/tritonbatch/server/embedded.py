@@ -17,6 +17,7 @@ import urllib.error
 import urllib.request
 import uuid
 from collections.abc import Sequence
+from http.client import HTTPException
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -206,5 +207,5 @@ def _answers_ready(url: str) -> bool:
     try:
         with urllib.request.urlopen(url, timeout=2) as response:  # noqa: S310 - an http URL built above
             return bool(response.status == 200)
-    except (urllib.error.URLError, OSError):
+    except (urllib.error.URLError, HTTPException, OSError):  # in a lost race for a port, another server answers
         return False
