@@ -5,6 +5,8 @@ SHELL := /bin/bash
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
+# Tests mostly wait for servers; more at once than cores would only make each slower.
+TEST_PROCESSES ?= 3
 
 # GPU=1 takes onnxruntime-gpu and TensorRT instead of the CPU build of ONNX Runtime.
 EXTRAS := $(if $(GPU),gpu,cpu),models,dev
@@ -39,7 +41,7 @@ test: setup  ## Lint, type-check and run every test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python3 -m pytest
+	$(BIN)/python3 -m pytest -n $(TEST_PROCESSES) --dist loadfile
 
 bench-client: setup  ## CPU per call of the client beside raw tritonclient, paired in one run
 	@$(BIN)/python3 benchmarks/client_cpu.py

@@ -35,7 +35,7 @@ def run(arguments: list[str], cwd: Path) -> subprocess.CompletedProcess[str]:
 def test_repeats_become_a_baseline_and_pass_their_own_gate(server: EmbeddedServer, tmp_path: Path) -> None:
     """Two mixed runs print their figures and notes; their folders are a baseline, and rerun they pass it."""
     load = ["load", "--url", server.http_url, "--model", "linear", "--pattern", "poisson:rate=150,seconds=2"]
-    load += ["--classes", "interactive=1:0.7,bulk=2x4:0.3", "--repeats", "2"]
+    load += ["--classes", "interactive=1:0.7,bulk=2x4:0.3", "--repeats", "2", "--metrics-url", server.metrics_url]
     first = run([*load, "--output", "one"], tmp_path)
     assert first.returncode == 0, first.stderr
     for says in (
@@ -45,6 +45,7 @@ def test_repeats_become_a_baseline_and_pass_their_own_gate(server: EmbeddedServe
         "Mean latency by part",
         "interactive (priority 1): goodput",
         "0 failed",
+        "Pending requests in the server's queue",
     ):
         assert says in first.stdout
     manifest = json.loads((tmp_path / "one" / "manifest.json").read_text())
@@ -79,6 +80,17 @@ def test_a_traced_run_tells_the_two_waits_apart(repository: Path, tmp_path: Path
 
 
 @pytest.mark.triton
+def test_a_comparison_repeated_shows_the_noise(repository: Path, tmp_path: Path) -> None:
+    """Two interleaved repeats: one table with the spread of each figure, and a comparison of its own for each."""
+    compare = ["compare", str(repository), "--model", "linear", "--variants", "serial,dynamic", "--rate", "80"]
+    result = run([*compare, "--seconds", "1", "--repeats", "2", "--output", "twice"], tmp_path)
+    assert result.returncode == 0, result.stderr
+    assert "linear, 2 repeats" in result.stdout
+    assert result.stdout.count(" ± ") >= 6
+    assert run(["report", "twice/repeat-2", "--markdown"], tmp_path).returncode == 0
+
+
+@pytest.mark.triton
 def test_a_server_without_a_trace_file_cannot_be_traced(server: EmbeddedServer, tmp_path: Path) -> None:
     """One sentence says how it must be started, and nothing was sent."""
     result = run(["load", "--url", server.http_url, "--model", "linear", "--trace"], tmp_path)
@@ -102,6 +114,7 @@ def test_a_server_without_a_trace_file_cannot_be_traced(server: EmbeddedServer, 
         (["--client-batch", "99"], "max_batch_size"),
         (["--samples", "missing.npz"], "Cannot read the samples"),
         (["--model", "ghost"], "ghost is not ready"),
+        (["--metrics-url", "localhost:8002"], "expected http://HOST:PORT/metrics"),
         (["--url", "localhost:1"], "No Triton is ready at localhost:1"),
     ],
 )

@@ -95,7 +95,7 @@ def test_users_stop_in_the_middle_of_a_request(server: EmbeddedServer, tmp_path:
     """Without time to finish, users who never pause stop at once and nothing hangs."""
     program = f"class Ask({kind}):\n    model = 'linear'" + TASK.replace("0.01", "0")
     url = server.http_url if kind == "TritonHttpUser" else f"http://{server.grpc_url}/"
-    process = started(tmp_path, url, program, "-u", "8", "-r", "8", "-t", "1s")
+    process = started(tmp_path, url, program, "-u", "8", "-r", "8", "-t", "3s")
     said = said_by(process)
     assert process.returncode == 0, said
     assert "Traceback" not in said
@@ -120,7 +120,7 @@ class Ask(TritonHttpUser):
         assert self.infer({"x": [[1]]}, name="odd") is None
         assert self.infer({"x": [[1, 2, 3, 4]]}, model="linear").model == "linear"
 """
-    process = started(tmp_path, server.http_url, program, "-u", "1", "-t", "2s", "-s", "10")
+    process = started(tmp_path, server.http_url, program, "-u", "1", "-t", "3s", "-s", "10")
     said = said_by(process)
     assert process.returncode == 1, said
     assert "Traceback" not in said
@@ -189,7 +189,9 @@ def test_priorities_and_shapes_are_in_the_requests(fake: ThreadingHTTPServer, tm
         "class Ask(TritonHttpUser):\n    model, samples = 'm', Path('items.jsonl')\n"
         "    batch_sizes, priorities = {1: 1, 2: 1}, {1: 3, 2: 1}" + TASK
     )
-    process = started(tmp_path, f"http://127.0.0.1:{fake.server_port}", program, "-u", "4", "-t", "2s", "-s", "10")
+    process = started(
+        tmp_path, f"http://127.0.0.1:{fake.server_port}", program, "-u", "4", "-r", "4", "-t", "3s", "-s", "10"
+    )
     said = said_by(process)
     assert process.returncode == 0, said
     assert {shape for _, shape in Fake.asked} == {(1, 2), (1, 5), (2, 2), (2, 5)}

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from tritonbatch.errors import InvalidInput, ServerFailed
-from tritonbatch.loadtest.compare import Subject, Traffic, compare
+from tritonbatch.loadtest.compare import Subject, Traffic, compare, loads_of
 from tritonbatch.loadtest.folder import run_folder
 from tritonbatch.loadtest.records import read_records
 from tritonbatch.loadtest.serving import check_served, embedded, running
@@ -168,3 +168,17 @@ def test_a_folder_without_runs_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(InvalidInput, match="no finished run"):
         read_comparison(tmp_path)
+
+
+def test_a_comparison_is_repeated_with_its_own_loads(folder: Path, repository: Path, tmp_path: Path) -> None:
+    """The second time the same arrivals are played in the order given, so that repeats can be interleaved."""
+    subject = Subject(model="linear", samples=repository / "linear" / "samples.npz")
+    traffic = Traffic(seconds=1.0, seed=9, loads=loads_of(folder))
+    steps: list[str] = []
+    serving = embedded(repository, ["linear"], "http")
+    compare(tmp_path / "again", serving, [subject], ["serial", "dynamic"], traffic, lambda what, *_: steps.append(what))
+    first, again = read_comparison(folder), read_comparison(tmp_path / "again")
+    for variant in ("serial", "dynamic"):
+        key = ("linear", "300/s", variant)
+        np.testing.assert_array_equal(again.records[key].intended_ns, first.records[key].intended_ns)
+    assert [step.partition(":")[0] for step in steps if "starting" in step] == ["serial", "dynamic"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import socket
@@ -49,14 +50,19 @@ def wait_until_gone(session: int) -> list[psutil.Process]:
     return left
 
 
-def shared_memory() -> set[str]:
-    """The shared memory regions of our servers."""
-    return {path.name for path in Path("/dev/shm").glob("tritonbatch_*")}  # noqa: S108
+def prefix_of(session: int) -> str:
+    """How the names of a server's shared memory begin; other servers may be running."""
+    lines = [" ".join(process.cmdline()) for process in members(session)]
+    return re.search(r"shm-region-prefix-name=(\w+)", "\n".join(lines)).group(1)
+
+
+def shared_memory(prefix: str) -> list[str]:
+    """The shared memory regions of one server."""
+    return [path.name for path in Path("/dev/shm").glob(f"{prefix}*")]  # noqa: S108
 
 
 def test_two_servers_at_once_serve_their_own_variant_and_leave_nothing(repository: Path) -> None:
     """Servers on free ports do not disturb each other; after the block no process, folder or shared memory is left."""
-    before = shared_memory()
     with (
         EmbeddedServer(repository, config_name="serial", models=["linear"]) as one,
         EmbeddedServer(repository, config_name="static", models=["linear"]) as two,
@@ -70,16 +76,17 @@ def test_two_servers_at_once_serve_their_own_variant_and_leave_nothing(repositor
         np.testing.assert_allclose(to_two.infer("linear", {"x": x})["y"], x @ weights)
         sessions = [one._guard.pid, two._guard.pid]
         folders = [one._folder, two._folder]
+        prefixes = [prefix_of(session) for session in sessions]
+        assert all(shared_memory(prefix) for prefix in prefixes)
         assert all(len(members(session)) == 3 for session in sessions), "guard, tritonserver and one stub each"
     assert [members(session) for session in sessions] == [[], []]
     assert not any(folder.exists() for folder in folders)
-    assert shared_memory() <= before
+    assert [shared_memory(prefix) for prefix in prefixes] == [[], []]
 
 
 @pytest.mark.parametrize("victim", ["parent", "guard", "server"])
 def test_nothing_outlives_a_kill_9(repository: Path, victim: str) -> None:
     """Whoever is killed outright, parent, guard or server, every process of the server ends and memory is freed."""
-    before = shared_memory()
     code = (
         "import sys, time; from pathlib import Path; from tritonbatch.server import EmbeddedServer\n"
         "with EmbeddedServer(Path(sys.argv[1]), models=['linear']) as server:\n"
@@ -90,6 +97,7 @@ def test_nothing_outlives_a_kill_9(repository: Path, victim: str) -> None:
         number, folder = parent.stdout.readline().split()
         guard = int(number)
         server = next(p.pid for p in members(guard) if p.ppid() == guard)
+        prefix = prefix_of(guard)
         os.kill({"parent": parent.pid, "guard": guard, "server": server}[victim], signal.SIGKILL)
         left = wait_until_gone(guard)
     finally:
@@ -98,7 +106,7 @@ def test_nothing_outlives_a_kill_9(repository: Path, victim: str) -> None:
     assert left == []
     assert victim != "parent" or not Path(folder).exists(), "nobody else could remove it"
     if victim != "guard":  # with its guard killed outright, nobody is left to sweep the memory
-        assert shared_memory() <= before
+        assert shared_memory(prefix) == []
 
 
 def broken(repository: Path, tmp_path: Path, old: str, new: str) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +11,7 @@ import typer
 from rich.console import Console
 
 from tritonbatch.cli.options import DEFAULT_REPOSITORY, names, new_run_folder
-from tritonbatch.cli.show import show_comparison
+from tritonbatch.cli.show import show_comparison, show_repeats
 from tritonbatch.cli.steps import Steps
 from tritonbatch.client import Client, Unreachable
 from tritonbatch.errors import InvalidInput
@@ -45,6 +46,9 @@ def compare(
     seconds: Annotated[float, typer.Option(help="Length of a run.")] = 8.0,
     seed: Annotated[int, typer.Option(help="Seed of the arrivals.")] = 1,
     protocol: Annotated[str, typer.Option(help="http or grpc.")] = "http",
+    repeats: Annotated[
+        int, typer.Option(help="Play everything so many times, interleaved, to tell the differences from the noise.")
+    ] = 1,
     output: Annotated[Path | None, typer.Option(help="Where to leave records and page; runs/… by default.")] = None,
 ) -> None:
     """Drive variants under the same seeded open-loop arrivals and say which one to use for which traffic.
@@ -73,7 +77,32 @@ def compare(
             for variant in chosen:
                 variant_config(repository, subject.model, variant)
         serving = embedded(repository, [subject.model for subject in subjects], traffic.protocol)
-    run_comparison(output or new_run_folder("compare"), serving, subjects, chosen, traffic, console)
+    folder = output or new_run_folder("compare")
+    if repeats < 1:
+        raise InvalidInput(f"--repeats is {repeats}: expected 1 or more.")
+    if repeats == 1:
+        run_comparison(folder, serving, subjects, chosen, traffic, console)
+    else:
+        repeat_comparison([folder / f"repeat-{n}" for n in range(1, repeats + 1)], serving, subjects, chosen, traffic)
+
+
+def repeat_comparison(
+    folders: Sequence[Path],
+    serving: Serving,
+    subjects: Sequence[comparison.Subject],
+    variants: Sequence[str],
+    traffic: comparison.Traffic,
+) -> None:
+    """Compare once for each of *folders*, with the same loads, every second time in the opposite order."""
+    console = Console()
+    with Steps(console) as steps:
+        for number, folder in enumerate(folders):
+            if number:
+                traffic = dataclasses.replace(traffic, loads=comparison.loads_of(folders[0]))
+            order = list(reversed(variants)) if number % 2 else list(variants)
+            steps(f"repeat {number + 1} of {len(folders)}", 0, 1)
+            comparison.compare(folder, serving, subjects, order, traffic, steps)
+    show_repeats(folders, console)
 
 
 def run_comparison(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
@@ -20,6 +22,7 @@ from tritonbatch.loadtest.generator import Drive
 from tritonbatch.loadtest.one_run import load_of, one_run, run_manifest
 from tritonbatch.loadtest.plan import Load
 from tritonbatch.loadtest.tracing import traced
+from tritonbatch.observe.pending import sampling, write_readings
 from tritonbatch.observe.trace import read_trace, write_trace
 
 PATTERN = "poisson:rate=100,seconds=10"
@@ -52,6 +55,9 @@ def load(
             help="Split each latency by Triton's own trace, which costs some speed; the server must have a trace file.",
         ),
     ] = False,
+    metrics_url: Annotated[
+        str, typer.Option(help="http://HOST:PORT/metrics of Triton: its pending count and failures are kept as well.")
+    ] = "",
     output: Annotated[Path | None, typer.Option(help="Where to leave the records; runs/… by default.")] = None,
 ) -> None:
     """Load a running Triton, open or closed loop, and report what its clients and its server saw.
@@ -88,14 +94,22 @@ def load(
         }
         write_json(folder / "manifest.json", manifest)
         for each in planned:
-            with Watching(console, client, drive, each) as watching:
-                run = run_folder(folder, model, each.name, "served")
-                if trace:
-                    _traced_run(run, client, drive, each, watching)
-                else:
-                    one_run(run, client, drive, each, watching)
+            run = run_folder(folder, model, each.name, "served")
+            with Watching(console, client, drive, each) as watching, _metrics(metrics_url, model, run):
+                (_traced_run if trace else one_run)(run, client, drive, each, watching)
         write_json(folder / "manifest.json", {**manifest, "complete": True})
     show_runs(folder, console)
+
+
+@contextmanager
+def _metrics(url: str, model: str, run: Path) -> Iterator[None]:
+    """Keep what the metrics endpoint says during a run as ``metrics.parquet`` beside the records."""
+    if not url:
+        yield
+        return
+    with sampling(url, model) as readings:
+        yield
+    write_readings(readings, run / "metrics.parquet")
 
 
 def _traced_run(run: Path, client: Client, drive: Drive, load: Load, watching: Watching) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
+from pyarrow.parquet import read_table
 from rich.console import Console
 
 from tritonbatch.loadtest.folder import read_json, run_folder
@@ -14,9 +16,11 @@ from tritonbatch.observe.read import configuration_of, read_comparison, statisti
 from tritonbatch.observe.split import Means, instance_count, means_from_statistics, means_of, split
 from tritonbatch.observe.trace import read_trace_table
 from tritonbatch.report.page import write_page
-from tritonbatch.report.run_notes import run_notes
+from tritonbatch.report.repeats import repeats_table
+from tritonbatch.report.run_notes import pending_note, run_notes
 from tritonbatch.report.table import gains_table, results_tables
 from tritonbatch.report.verdict import verdicts
+from tritonbatch.report.wording import by_model
 
 
 def show_comparison(folder: Path, page: Path, console: Console) -> None:
@@ -62,7 +66,22 @@ def show_runs(folder: Path, console: Console) -> None:
         generator = read_json(run / "records.json")
         for note in run_notes(measurement, records, generator, means, classes(text) if text else None):
             console.print(f"- {note}", markup=False, highlight=False)
+        if (run / "metrics.parquet").exists():
+            pending = read_table(run / "metrics.parquet")["pending"].to_numpy()
+            console.print(f"- {pending_note(pending)}", markup=False, highlight=False)
     console.print(f"\nRecords  {folder / 'runs'}", highlight=False, soft_wrap=True)
+
+
+def show_repeats(folders: Sequence[Path], console: Console) -> None:
+    """Print what the repeats of a comparison showed together.
+
+    Raises:
+        InvalidInput: one of *folders* is no comparison, or holds no finished run.
+    """
+    repeats = [read_comparison(folder).measurements for folder in folders]
+    for model in by_model(repeats[0]):
+        console.print(repeats_table(model, repeats))
+    console.print(f"\nEach repeat is a comparison of its own: tritonbatch report {folders[0]}", soft_wrap=True)
 
 
 def _means(run: Path, records: Records) -> Means:

@@ -29,7 +29,7 @@ class ReplyParser(HTTPResponse):
 
     def closed(self) -> None:
         """Say that the peer closed; raises where that was too early."""
-        if not self.headers_complete or self.content_length is not None:
+        if not self.headers_complete or self.content_length is not None or self.get("transfer-encoding"):
             raise HTTPParseError("the connection was closed before the whole answer had come")
         self.message_complete = True
 

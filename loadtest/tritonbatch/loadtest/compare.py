@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tritonbatch.client import Client, Protocol
 from tritonbatch.errors import InvalidInput
 from tritonbatch.loadtest.arrivals import schedule
 from tritonbatch.loadtest.calibrate import service_times
-from tritonbatch.loadtest.folder import run_folder, write_json
+from tritonbatch.loadtest.folder import read_json, run_folder, write_json
 from tritonbatch.loadtest.generator import Drive
 from tritonbatch.loadtest.one_run import one_run, run_manifest
 from tritonbatch.loadtest.plan import Load, chosen_loads, given_loads
@@ -38,12 +38,16 @@ class Subject:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traffic:
-    """How to load: *rates_per_s* as given, or chosen by what the model can carry; *seconds* sets the length."""
+    """How to load: *rates_per_s* as given, or chosen by what the model can carry; *seconds* sets the length.
+
+    *loads* by model are those of a comparison to repeat: they are played as they are, and variants in the given order.
+    """
 
     rates_per_s: Sequence[float] = ()
     seconds: float = 8.0
     seed: int = 1
     protocol: Protocol = "http"
+    loads: Mapping[str, Sequence[Load]] = field(default_factory=dict)
 
 
 def compare(
@@ -71,8 +75,8 @@ def compare(
         raise InvalidInput(f"Cannot write to {folder}: {error.strerror}; expected a folder; choose another.") from error
     manifest = _manifest(subjects, variants, traffic)
     write_json(folder / "manifest.json", manifest)
-    loads: dict[str, list[Load]] = {}
-    for variant in sorted(variants, key=_calibration_order):
+    loads = {model: list(each) for model, each in traffic.loads.items()}
+    for variant in variants if loads else sorted(variants, key=_calibration_order):
         progress(f"{variant}: starting Triton", 0, 1)
         with serving(variant) as endpoint, Client(endpoint.url, protocol=endpoint.protocol) as client:
             manifest["server"] = client.server_metadata()
@@ -84,6 +88,18 @@ def compare(
     manifest["loads"] = {model: [dataclasses.asdict(load) for load in each] for model, each in loads.items()}
     manifest["complete"] = True
     write_json(folder / "manifest.json", manifest)
+
+
+def loads_of(comparison: Path) -> dict[str, list[Load]]:
+    """The loads that a finished comparison played, by model, to play them again.
+
+    Raises:
+        InvalidInput: the folder holds no finished comparison.
+    """
+    loads = read_json(comparison / "manifest.json").get("loads")
+    if not isinstance(loads, dict):
+        raise InvalidInput(f"{comparison} holds no finished comparison: expected its loads in the manifest.")
+    return {model: [Load(**load) for load in each] for model, each in loads.items()}
 
 
 def _check(subjects: Sequence[Subject], traffic: Traffic) -> None:

@@ -52,6 +52,7 @@ def wait_for_share(environment: Any) -> Share:
     runner = environment.runner
     if not isinstance(runner, WorkerRunner):
         return Share(0, 1, time.perf_counter_ns())
+    environment.tritonbatch_go = AsyncResult()  # a run before this one may have had its own
     runner.send_message(READY, None)
     try:
         go: dict[str, Any] = _go_of(environment).get(timeout=READY_S + 10)  # type: ignore[assignment]
@@ -100,7 +101,11 @@ class _Lead:
         self._done: dict[str, tuple[int, dict[str, Any]]] = {}
         self._runner.register_message(READY, self._hear_ready)
         self._runner.register_message(DONE, self._hear_done)
-        environment.events.test_start.add_listener(lambda **_: gevent.spawn(self._lead))
+        environment.events.test_start.add_listener(self._begin)
+
+    def _begin(self, **_: Any) -> None:
+        self._ready, self._done = [], {}
+        gevent.spawn(self._lead)
 
     def _hear_ready(self, environment: Any, msg: Any) -> None:  # noqa: ARG002 - Locust's signature
         self._ready.append(msg.node_id)

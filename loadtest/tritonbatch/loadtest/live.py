@@ -81,7 +81,7 @@ class Live:
             gevent.sleep(REPORT_S)
             if not self._tell():
                 self._environment.process_exit_code = 1
-                self._environment.runner.quit()
+                gevent.spawn(self._environment.runner.quit)  # which stops the user, who kills this greenlet
                 return
 
     def _tell(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
@@ -56,6 +57,7 @@ def run_manifest(seed: int, protocol: str) -> dict[str, Any]:
         "complete": False,
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": machine(),
+        "commit": _commit(),
         "versions": {name: version(name) for name in VERSIONED if _installed(name)},
         "seed": seed,
         "protocol": protocol,
@@ -68,6 +70,21 @@ def _warm_up(client: Client, drive: Drive, sizes: set[int]) -> None:
         request = client.request(drive.model, sample_batches(client, drive.model, size, drive.samples)[0])
         for _ in range(2):
             client.send(request)
+
+
+def _commit() -> str:
+    """The commit of the folder in which this was started, marked where files differ from it; empty outside of git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],  # noqa: S607 - whichever git
+            capture_output=True,
+            text=True,
+            timeout=5,
+            check=True,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return found.stdout.strip()
 
 
 def _installed(package: str) -> bool:

@@ -66,6 +66,10 @@ def _enlist(environment: Any, **_: Any) -> None:
         )
         end(environment, summary.get("exit_code", InvalidInput.exit_code) if failure else 0, failure)
 
+    def begin(**_: Any) -> None:
+        environment.tritonbatch_playing = False  # the web page may start several runs
+
+    environment.events.test_start.add_listener(begin)
     crew.enlist(environment, path.parent, finish)
     if isinstance(environment.runner, MasterRunner):
         try:
@@ -127,7 +131,9 @@ class OpenLoopUser(User):
             connections=self._connections,
         )
         own = type(self).samples  # from the instance, a function would come as a method
-        source = own if own is not None else Path(options.samples) if options.samples else None
+        source = Path(own) if isinstance(own, str) else own
+        if own is None and options.samples:
+            source = Path(options.samples)
         self._offsets = []
         for rows, priority in self._traffic.kinds:
             batches = sample_batches(self._client, options.model, rows, source)
@@ -172,11 +178,10 @@ class OpenLoopUser(User):
 
     def _id_of(self, share: crew.Share, load: Player | ClosedLoop, sequence: int) -> str:
         """``<run>-<number of the arrival in the whole run>``; of a client-side batch, the number of its first row."""
-        number = sequence * self._traffic.client_batch if isinstance(load, Player) else sequence
-        options = self.environment.parsed_options
+        number = share.index + sequence * share.workers
         if isinstance(load, Player):
-            return f"{options.request_ids}-{load.records.sequence[number]}"
-        return f"{options.request_ids}-{share.index + number * share.workers}"
+            number = int(load.records.sequence[sequence * self._traffic.client_batch])
+        return f"{self.environment.parsed_options.request_ids}-{number}"
 
     def _load(self, options: Any, share: crew.Share) -> Player | ClosedLoop:
         run = options.request_ids or Path(options.records).stem

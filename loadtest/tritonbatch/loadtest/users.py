@@ -58,7 +58,7 @@ class _TritonUser(User):
 
     def on_start(self) -> None:
         """Connect and prepare the inputs; a mistake ends the run with one sentence."""
-        self._rng = np.random.default_rng(next(_numbers))
+        self._rng = np.random.default_rng([getattr(self.environment.runner, "worker_index", 0) + 1, next(_numbers)])
         try:
             self._prepare()
         except TritonbatchError as error:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from tritonbatch.loadtest.mixes import Classes
 from tritonbatch.loadtest.records import OK, Records
@@ -30,6 +31,17 @@ def run_notes(
         yield steadiness(records).sentence
     yield _parts(means)
     yield from _by_class(records, classes)
+
+
+def pending_note(pending: npt.NDArray[np.float64]) -> str:
+    """What the readings of the server's pending count say."""
+    seen = pending[~np.isnan(pending)]
+    if not len(seen):
+        return "Pending requests: the metrics endpoint did not show them."
+    return (
+        f"Pending requests in the server's queue: {seen.mean():.1f} in the mean, {seen.max():,.0f} at most "
+        f"({len(seen):,} readings)."
+    )
 
 
 def _faults(measurement: Measurement, generator: Mapping[str, Any]) -> Iterator[str]:
