@@ -13,7 +13,7 @@ from rich.console import Console
 from tritonbatch.cli.options import DEFAULT_REPOSITORY, names, new_run_folder
 from tritonbatch.cli.show import show_comparison, show_repeats
 from tritonbatch.cli.steps import Steps
-from tritonbatch.client import Client, Unreachable
+from tritonbatch.client import Client, Protocol, Unreachable
 from tritonbatch.errors import InvalidInput
 from tritonbatch.loadtest import compare as comparison
 from tritonbatch.loadtest.serving import Serving, embedded, running
@@ -63,7 +63,8 @@ def compare(
     """
     if protocol not in {"http", "grpc"}:
         raise InvalidInput(f"The protocol is {protocol!r}: expected http or grpc.")
-    console = Console()
+    if repeats < 1:
+        raise InvalidInput(f"--repeats is {repeats}: expected 1 or more.")
     traffic = comparison.Traffic(
         rates_per_s=rate or (), seconds=seconds, seed=seed, protocol="grpc" if protocol == "grpc" else "http"
     )
@@ -71,19 +72,26 @@ def compare(
         subjects, chosen = remote_subjects(url, traffic, model or [], static_batch, samples)
         serving = running(url, traffic.protocol)
     else:
-        subjects = local_subjects(repository, model or models_in(repository), samples)
-        chosen = names(variants, "variants")
-        for subject in subjects:
-            for variant in chosen:
-                variant_config(repository, subject.model, variant)
-        serving = embedded(repository, [subject.model for subject in subjects], traffic.protocol)
+        subjects, chosen = (
+            local_subjects(repository, model or models_in(repository), samples),
+            names(variants, "variants"),
+        )
+        serving = _served(repository, subjects, chosen, traffic.protocol)
     folder = output or new_run_folder("compare")
-    if repeats < 1:
-        raise InvalidInput(f"--repeats is {repeats}: expected 1 or more.")
     if repeats == 1:
-        run_comparison(folder, serving, subjects, chosen, traffic, console)
+        run_comparison(folder, serving, subjects, chosen, traffic, Console())
     else:
         repeat_comparison([folder / f"repeat-{n}" for n in range(1, repeats + 1)], serving, subjects, chosen, traffic)
+
+
+def _served(
+    repository: Path, subjects: Sequence[comparison.Subject], variants: Sequence[str], protocol: Protocol
+) -> Serving:
+    """An embedded server for each variant, all of which every model must have."""
+    for subject in subjects:
+        for variant in variants:
+            variant_config(repository, subject.model, variant)
+    return embedded(repository, [subject.model for subject in subjects], protocol)
 
 
 def repeat_comparison(

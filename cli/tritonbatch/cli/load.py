@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
@@ -79,26 +79,36 @@ def load(
     folder, console = output or new_run_folder("load"), Console()
     if (folder / "manifest.json").exists():
         raise InvalidInput(f"{folder} already holds a run: expected a new or empty folder; choose another.")
-    with Client(url, protocol=drive_protocol(protocol)) as client:
+    _play(folder, drive, planned, console, metrics_url, trace=trace)
+    show_runs(folder, console)
+
+
+def _play(
+    folder: Path, drive: Drive, planned: Sequence[Load], console: Console, metrics_url: str, *, trace: bool
+) -> None:
+    """Play every load and leave its records in *folder*."""
+    model, protocol = drive.model, drive_protocol(drive.protocol)
+    with Client(drive.url, protocol=protocol) as client:
         if not client.ready():
-            raise Unreachable(f"No Triton is ready at {url} over {protocol}: check address, port and protocol.")
+            raise Unreachable(f"No Triton is ready at {drive.url} over {protocol}: check address, port and protocol.")
         if not client.ready(model):
-            raise InvalidInput(f"Model {model} is not ready at {url}: expected one that is loaded; check its name.")
+            raise InvalidInput(
+                f"Model {model} is not ready at {drive.url}: expected one that is loaded; check its name."
+            )
         folder.mkdir(parents=True, exist_ok=True)
         manifest = {
-            **run_manifest(seed, protocol),
+            **run_manifest(planned[0].seed, protocol),
             "server": client.server_metadata(),
-            "variants": ["served"],
-            "subjects": [{"model": model, "samples": str(samples) if samples else None}],
-            "classes": classes,
+            "variants": [drive.variant],
+            "subjects": [{"model": model, "samples": str(drive.samples) if drive.samples else None}],
+            "classes": drive.classes,
         }
         write_json(folder / "manifest.json", manifest)
         for each in planned:
-            run = run_folder(folder, model, each.name, "served")
+            run = run_folder(folder, model, each.name, drive.variant)
             with Watching(console, client, drive, each) as watching, _metrics(metrics_url, model, run):
                 (_traced_run if trace else one_run)(run, client, drive, each, watching)
         write_json(folder / "manifest.json", {**manifest, "complete": True})
-    show_runs(folder, console)
 
 
 @contextmanager
