@@ -11,7 +11,7 @@ TEST_PROCESSES ?= 3
 # GPU=1 takes onnxruntime-gpu and TensorRT instead of the CPU build of ONNX Runtime.
 EXTRAS := $(if $(GPU),gpu,cpu),models,dev
 
-.PHONY: help setup system demo test bench-client bench-generator format clean
+.PHONY: help setup system demo test bench-client bench-generator bench-gate format clean
 
 help:  ## Show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,6 +48,9 @@ bench-client: setup  ## CPU per call of the client beside raw tritonclient, pair
 
 bench-generator: setup  ## The load generator beside perf_analyzer: CPU per request, agreement, schedule error
 	@$(BIN)/python3 benchmarks/generator.py
+
+bench-gate: setup  ## The gate on a real server: ten unchanged reruns, and one that is 10 % slower
+	@$(BIN)/python3 benchmarks/gate_check.py
 
 format: $(STAMP)  ## Format the code
 	$(BIN)/ruff format .
