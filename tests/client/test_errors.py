@@ -307,9 +307,10 @@ def test_a_full_queue_is_overload(way: Way, url: str, idle_sleeper: None) -> Non
 
 @pytest.mark.triton
 def test_a_deadline_that_passes_is_timed_out(way: Way, url: str, idle_sleeper: None) -> None:
-    """Too little time for a slow model is TimedOut, for the request that runs as for those in the queue."""
-    outcomes = way.outcomes(url, _infer("sleeper", 1.0), times=3, timeout_s=0.5)
-    assert [type(error) for error in outcomes] == [TimedOut] * 3
+    """Too little time for a slow model is TimedOut, for the request that runs as for the one in the queue."""
+    # Two, as a third that comes before the first has left the queue finds it full.
+    outcomes = way.outcomes(url, _infer("sleeper", 1.0), times=2, timeout_s=0.5)
+    assert [type(error) for error in outcomes] == [TimedOut] * 2
     assert all(url in str(error) and "'sleeper'" in str(error) and error.__cause__ for error in outcomes)
 
 
